@@ -1,0 +1,1 @@
+"""Data, rollouts, the teacher and the training of verifiers."""

@@ -1,0 +1,43 @@
+"""Settings of `claimwise distill`: transformers' TrainingArguments and what a verifier needs besides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from transformers import TrainingArguments
+
+from ..verifier.errors import InputError
+from ..verifier.schema import MODES
+
+
+@dataclass
+class DistillConfig(TrainingArguments):
+    """Batch sizes count responses: each brings one packed tree with all its criteria."""
+
+    base: str = field(default="Qwen/Qwen2.5-VL-7B-Instruct", metadata={"help": "base model: a folder or a Hub name"})
+    examples: str = field(default="", metadata={"help": "example table (Parquet or JSONL)"})
+    rollouts: str = field(default="", metadata={"help": "rollout table"})
+    verdicts: str = field(default="", metadata={"help": "the teacher's verdict table on these rollouts"})
+    validation_rollouts: str = field(default="", metadata={"help": "rollout table held out for kappa and temperature"})
+    validation_verdicts: str = field(default="", metadata={"help": "the teacher's verdicts on them"})
+    validation_examples: str = field(default="", metadata={"help": "their examples; empty: the training table"})
+    mode: str = field(default="image", metadata={"help": "text or image: does the verifier see the image"})
+    readings: bool = field(default=True, metadata={"help": "write what the image shows before the verdict"})
+    lora_r: int = field(default=16, metadata={"help": "rank of the adapter"})
+    lora_alpha: int = field(default=32, metadata={"help": "scale of the adapter"})
+    patience: int = field(default=0, metadata={"help": "stop after so many evaluations without a better kappa; 0: off"})
+    name: str = field(default="", metadata={"help": "the judge's name in verdict tables; empty: verifier-MODE"})
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise InputError(f"mode is {self.mode!r}; it must be text or image")
+        for key in ("lora_r", "lora_alpha"):
+            if getattr(self, key) < 1:
+                raise InputError(f"{key} is {getattr(self, key)}; it must be at least 1")
+        if self.patience and str(self.eval_strategy) in ("no", "IntervalStrategy.NO"):
+            raise InputError("patience needs evaluations; set eval_strategy: steps and eval_steps")
+        self.name = self.name or f"verifier-{self.mode}"
+        self.readings = self.readings and self.mode == "image"
+        self.remove_unused_columns = False  # our collator reads the rows whole
+        self.label_names = []
+        super().__post_init__()

@@ -1,0 +1,201 @@
+"""How the digits world's tiny models come to be: tokenizer, architecture, and the tasks that a base learns from scratch.
+
+In: the training digits, moved and turned a little. Out: a Qwen3-VL of about a million parameters that answers questions
+about pictures and checks claims about pictures and responses, worded otherwise than the verifier's criteria and under
+another system text. `python -m claimwise.scripts.make_digits` runs it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+from PIL import Image
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast, Qwen3VLConfig, Qwen3VLForConditionalGeneration
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+from ..verifier import prompt
+from ..verifier.model import VisionLanguageModel
+from ..verifier.processor import ImageOnlyQwen3VLProcessor
+from ..verifier.schema import Criterion, Example
+from ..verifier.sentences import LABELS, label_of, split_sentences
+from ..verifier.tree import Tree
+from . import digits
+from .edits import counterfactual
+from .loss import Target
+
+SPECIAL = ["<|endoftext|>", prompt.TURN, prompt.END, prompt.VISION_START, prompt.VISION_END, prompt.IMAGE]
+SPECIAL += ["<|video_pad|>", prompt.LABEL_MARK]
+CHAT_TEMPLATE = """{%- for message in messages %}{{ '<|im_start|>' + message.role + '\n' }}
+{%- if message.content is string %}{{ message.content }}{%- else %}{%- for part in message.content %}
+{%- if part.type == 'image' %}{{ '<|vision_start|><|image_pad|><|vision_end|>' }}
+{%- elif part.type == 'text' %}{{ part.text }}{%- endif %}{%- endfor %}{%- endif %}{{ '<|im_end|>\n' }}
+{%- endfor %}{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{%- endif %}"""
+SYSTEM = "Check the claim."
+CLAIMS = {  # the same kinds of claim as the world's criteria, in other words
+    "read": ("It says that the {place} is {digit}.", "The {place} is given as {digit}."),
+    "pitfall": ("It wrongly says that the {place} is {digit}.",),
+    "follows": ("What it concludes is what it read.",),
+    "repeats": ("The answer is what it concluded.",),
+    "two digits": ("There are two digits in the answer.",),
+    "line": ("It concludes about the {line}.",),
+    "shows": ("The picture shows a {digit} at the {place}.",),
+}
+
+
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    """Byte-level BPE on the world's own words; every word, digit, label and verdict is one token."""
+    words = [f" {label}" for label in (*LABELS, prompt.NO_SENTENCE)] + [prompt.YES, prompt.NO, prompt.READING_END]
+    words += [f" {digit}" for digit in range(10)]
+    wordings = [*digits.READS, *digits.CONCLUSIONS, *digits.QUESTIONS, digits.NEGATION, digits.ANSWER, SYSTEM]
+    wordings += [text for claims in (*digits.CLAIMS.values(), *CLAIMS.values()) for text in claims]
+    wordings += [*prompt.SYSTEM.values(), prompt.QUESTION, prompt.RESPONSE, prompt.CRITERION, "system\n", "user\n"]
+    lines = [*digits.LINES, *digits.POSITIONS, "assistant\n", "It is right. The image, for the digit, reads."]
+    text = [w.format(place="top left", line="top row", digit=3, first=1, second=2) for w in wordings]
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=1024, special_tokens=SPECIAL, initial_alphabet=alphabet)
+    tokenizer.train_from_iterator([*text * 2, *[f" {line}" for line in (*text, *lines)] * 2, *words * 2], trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token=prompt.END,
+        pad_token="<|endoftext|>",
+        additional_special_tokens=SPECIAL[1:],
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def build_processor() -> ImageOnlyQwen3VLProcessor:
+    """A picture of 64 x 64 pixels becomes four visual tokens, one per digit."""
+    pixels = {"shortest_edge": 64 * 64, "longest_edge": 64 * 64}
+    images = Qwen2VLImageProcessorPil(size=pixels, patch_size=16, merge_size=2, temporal_patch_size=2)
+    return ImageOnlyQwen3VLProcessor(images, build_tokenizer(), chat_template=CHAT_TEMPLATE)
+
+
+def build_model(processor, hidden: int, layers: int, init: float) -> Qwen3VLForConditionalGeneration:
+    """Transformers' own Qwen3-VL, tiny: head size 32 (which vLLM serves), tied embeddings, one vision block."""
+    token = processor.tokenizer.convert_tokens_to_ids
+    text = {
+        "vocab_size": len(processor.tokenizer), "hidden_size": hidden, "intermediate_size": 3 * hidden,
+        "num_hidden_layers": layers, "num_attention_heads": hidden // 32, "num_key_value_heads": hidden // 32,
+        "head_dim": 32, "max_position_embeddings": 4096, "tie_word_embeddings": True, "initializer_range": init,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [6, 5, 5],
+                            "mrope_interleaved": True},
+        "bos_token_id": None, "eos_token_id": token(prompt.END), "pad_token_id": token("<|endoftext|>"),
+    }  # fmt: skip
+    vision = {
+        "depth": 1, "hidden_size": 64, "intermediate_size": 128, "num_heads": 2, "patch_size": 16,
+        "spatial_merge_size": 2, "temporal_patch_size": 2, "out_hidden_size": hidden, "num_position_embeddings": 16,
+        "deepstack_visual_indexes": [0], "initializer_range": init,
+    }  # fmt: skip
+    config = Qwen3VLConfig(
+        text_config=text,
+        vision_config=vision,
+        tie_word_embeddings=True,
+        image_token_id=token(prompt.IMAGE),
+        video_token_id=token("<|video_pad|>"),
+        vision_start_token_id=token(prompt.VISION_START),
+        vision_end_token_id=token(prompt.VISION_END),
+    )
+    config.initializer_range = init
+    return Qwen3VLForConditionalGeneration(config)
+
+
+def shaken(rng: random.Random, index: int) -> Image.Image:
+    """A training digit turned, scaled and moved a little, so that 1,197 of them teach more than themselves."""
+    size = max(20, round(digits.SIDE * rng.uniform(0.85, 1.1)))
+    digit = digits.digit_image(index).resize((size, size), Image.Resampling.BICUBIC)
+    digit = digit.rotate(rng.uniform(-12, 12), Image.Resampling.BILINEAR)
+    canvas = Image.new("L", (digits.SIDE, digits.SIDE))
+    offset = (digits.SIDE - size) // 2
+    canvas.paste(digit, (offset + rng.randint(-2, 2), offset + rng.randint(-2, 2)))
+    return canvas
+
+
+def shaken_example(rng: random.Random, part: str) -> Example:
+    """A picture and a question; the digits are shaken where they are for training."""
+    example = digits.make_example(rng, part, 0)
+    indices = digits.draw_indices(rng, part)
+    truth = digits.labels_of(indices)
+    draw = partial(shaken, rng) if part == "train" else digits.digit_image
+    image = digits.picture([draw(index) for index in indices])
+    return Example(f"pretrain-{''.join(map(str, truth))}", example.question, (), (image,))
+
+
+def answer_task(model: VisionLanguageModel, rng: random.Random, misread: float = 0.0) -> tuple[Tree, list[Target]]:
+    """Question and picture to a response; a share of the digits is read wrong, and the mistake carried through."""
+    example = shaken_example(rng, "train")
+    told = [digits.other_digit(rng, d) if rng.random() < misread else d for d in digits.truth_of(example)]
+    response = digits.respond(rng, told, digits.asked_line(example.question))
+    tokenizer = model.processor.tokenizer
+    content = [{"type": "image"}, {"type": "text", "text": example.question}]
+    text = tokenizer.apply_chat_template(
+        [{"role": "user", "content": content}],
+        chat_template=CHAT_TEMPLATE,
+        tokenize=False,
+        add_generation_prompt=True,
+    )
+    pixels, grid = model.pixels(example.images)
+    text = text.replace(prompt.IMAGE, prompt.IMAGE * int(grid.prod() // 4))
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    target = [*tokenizer(response, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+    return Tree(ids[:-1], [ids[-1:]], pixels, grid), [Target([*target, target[-1]], 0.5, 0.0)]
+
+
+def claim_task(model: VisionLanguageModel, rng: random.Random, branches: int = 9, part: str = "train"):
+    """A response (right, wrong or edited) and claims about it, with or without the picture."""
+    example = shaken_example(rng, part)
+    truth, line = digits.truth_of(example), digits.asked_line(example.question)
+    told = [digits.other_digit(rng, d) if rng.random() < 0.3 else d for d in truth]
+    response = digits.respond(rng, told, line)
+    for _ in range(rng.choice((0, 1, 1, 2))):
+        response = (counterfactual(rng, response) or (response,))[0]
+    mode = "image" if rng.random() < 0.6 else "text"
+    texts, targets = [], []
+    for kind in _kinds(rng, mode, branches):
+        text, target = _claim(model, rng, kind, response, told, truth, line, mode)
+        texts.append(model.encoder.branch(text))
+        targets.append(target)
+    return model.tree(example, response, texts, mode, SYSTEM), targets
+
+
+def _kinds(rng: random.Random, mode: str, count: int) -> list[str]:
+    kinds = ["follows", "repeats", "read", "read", "pitfall", rng.choice(("line", "two digits"))]
+    if mode == "image":
+        kinds.append("shows")
+    return kinds + rng.choices(["read", "read", "follows" if mode == "text" else "pitfall"], k=count - len(kinds))
+
+
+def _claim(model, rng, kind: str, response: str, told, truth, line: str, mode) -> tuple[str, Target]:
+    place = rng.randrange(4)
+    digit = rng.choice((told[place], told[place], truth[place], digits.other_digit(rng, told[place])))
+    line = rng.choice((line, rng.choice(list(digits.LINES))))
+    words = {"place": digits.POSITIONS[place], "digit": digit, "line": line}
+    if kind == "shows":
+        truth_of_claim = digits.Gold(digit == truth[place], digit == truth[place], None, str(truth[place]))
+    else:
+        criterion = Criterion("c", digits.CLAIMS[kind][0].format(**words))
+        truth_of_claim = digits.gold(criterion, response, truth)
+    verdict = digits.verdict_of(truth_of_claim, mode)
+    label = label_of(split_sentences(response), truth_of_claim.span)
+    reading = None if mode == "text" else truth_of_claim.reading or ""
+    target = Target(model.encoder.target(label, reading, verdict), float(verdict), kind=kind)
+    return rng.choice(CLAIMS[kind]).format(**words), target
+
+
+def batches(model: VisionLanguageModel, seed: int, answers: int, claims: int) -> Iterator[list[list]]:
+    """Endless steps, each of up to two batches of (tree, targets): answers are short, trees of claims are long."""
+    rng = random.Random(seed)
+    while True:
+        step = [[answer_task(model, rng) for _ in range(answers)], [claim_task(model, rng) for _ in range(claims)]]
+        yield [batch for batch in step if batch]
+
+
+def parameters(model: torch.nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())

@@ -1,0 +1,160 @@
+"""Distillation: a LoRA verifier trained on a teacher's verdicts, on packed trees (DESIGN section 4).
+
+In: examples, rollouts and the teacher's verdicts. Out: an adapter folder with its card (`verifier.json`): mode, prompt
+hash, base hash, temperature. The trainer is transformers' own with the loss of `loss.py`, so accelerate, resuming,
+gradient checkpointing and bf16 work as everywhere.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import EarlyStoppingCallback, Trainer
+
+from ..eval.agreement import agree
+from ..eval.calibration import fit_temperature
+from ..verifier.adapter import VerifierCard
+from ..verifier.errors import InputError
+from ..verifier.judge import PackedJudge
+from ..verifier.model import VisionLanguageModel
+from ..verifier.schema import Example, Rollout, Verdict
+from ..verifier.sentences import label_of, split_sentences
+from ..verifier.tree import Tree
+from .config import DistillConfig
+from .loss import Target, distillation_loss, locate, margin, read_logits, with_targets
+
+# Full paths of the language model's projections: the vision tower has `mlp` and `qkv` names too (peft#2615).
+LORA_TARGETS = r"model\.language_model\.layers\.\d+\.(self_attn\.(q|k|v|o)_proj|mlp\.(gate|up|down)_proj)"
+Item = tuple[Example, Rollout, list[Verdict]]
+
+
+def join_verdicts(pairs: Sequence[tuple[Example, Rollout]], verdicts: Sequence[Verdict]) -> list[Item]:
+    """Each response with its known verdicts in the order of the criteria. Missing verdicts are left out and counted in
+    the message that `claimwise distill` prints; a verdict of an unknown rollout or criterion is an error."""
+    known = {(rollout.rollout_id, c.id) for example, rollout in pairs for c in example.criteria}
+    table: dict[tuple[str, str], Verdict] = {}
+    for verdict in verdicts:
+        if verdict.key not in known:
+            raise InputError(
+                f"the verdicts name rollout {verdict.rollout_id!r}, criterion {verdict.criterion_id!r}, which the rollout "
+                "and example tables do not hold; give the tables that were labelled"
+            )
+        if verdict.verdict is not None:
+            table[verdict.key] = verdict
+    items = []
+    for example, rollout in pairs:
+        keys = [(rollout.rollout_id, criterion.id) for criterion in example.criteria]
+        rows = [table[key] for key in keys if key in table]
+        if rows:
+            items.append((example, rollout, rows))
+    if not items:
+        raise InputError("no rollout has a known verdict; label the rollouts first (claimwise label)")
+    return items
+
+
+def balance(items: Sequence[Item]) -> dict[tuple[str | None, bool], float]:
+    """Weight of a verdict by dimension and class, so that yes and no count alike within each dimension; mean 1."""
+    counts = Counter((v.dimension, bool(v.verdict)) for _, _, rows in items for v in rows)
+    totals = Counter(v.dimension for _, _, rows in items for v in rows)
+    return {key: totals[key[0]] / (count * sum(k[0] == key[0] for k in counts)) for key, count in counts.items()}
+
+
+class TreeCollator:
+    """Items to trees and targets: what a branch should write is the teacher's label, reading and verdict."""
+
+    def __init__(self, model: VisionLanguageModel, config: DistillConfig, weights: dict):
+        self.model, self.config, self.weights = model, config, weights
+
+    def __call__(self, items: Sequence[Item]) -> dict:
+        trees, targets = zip(*[self._tree(*item) for item in items], strict=True)
+        packed = self.model.pack([with_targets(*pair) for pair in zip(trees, targets, strict=True)])
+        return {"packed": packed, "targets": locate(trees, targets, packed)}
+
+    def _tree(self, example: Example, rollout: Rollout, rows: Sequence[Verdict]) -> tuple[Tree, list[Target]]:
+        encoder, sentences = self.model.encoder, split_sentences(rollout.response)
+        text = {criterion.id: criterion.text for criterion in example.criteria}
+        branches = [encoder.branch(text[row.criterion_id]) for row in rows]
+        targets = []
+        for row in rows:
+            reading = (row.reading or "") if self.config.readings else None
+            ids = encoder.target(label_of(sentences, row.span), reading, bool(row.verdict))
+            p_yes = float(bool(row.verdict)) if row.p_yes is None else row.p_yes
+            targets.append(Target(ids, p_yes, self.weights[row.dimension, bool(row.verdict)]))
+        return self.model.tree(example, rollout.response, branches, self.config.mode), targets
+
+
+class VerifierTrainer(Trainer):
+    """transformers.Trainer with the distillation loss; evaluation judges the validation rollouts as a judge would."""
+
+    def __init__(self, vlm: VisionLanguageModel, config: DistillConfig, items: list[Item], validation: list[Item]):
+        self.vlm, self.validation = vlm, validation
+        collator = TreeCollator(vlm, config, balance(items))
+        stop = [EarlyStoppingCallback(config.patience)] if config.patience else []
+        super().__init__(
+            model=vlm.model,
+            args=config,
+            train_dataset=items,  # pyright: ignore[reportArgumentType]
+            eval_dataset=validation,  # pyright: ignore[reportArgumentType]
+            data_collator=collator,  # pyright: ignore[reportArgumentType]
+            callbacks=stop,
+        )
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        packed, targets = inputs["packed"], inputs["targets"]
+        packed = packed.to(self.args.device)
+        token_logits, verdict_logits = read_logits(model, packed, targets)
+        loss = distillation_loss(token_logits, margin(verdict_logits, self.vlm.encoder), targets)
+        return (loss, None) if return_outputs else loss
+
+    def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval") -> dict[str, float]:
+        verdicts = judge_of(self.vlm, self.args).judge([(e, r) for e, r, _ in self.validation])
+        overall = agree(*matched(self.validation, verdicts), draws=0)["overall"]
+        metrics = {f"{metric_key_prefix}_{k}": overall[k] or 0.0 for k in ("kappa", "agreement", "span_exact")}
+        self.log(dict(metrics))
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        self.model.train()
+        return metrics
+
+
+def matched(items: Sequence[Item], verdicts: Sequence[Verdict]) -> tuple[list[Verdict], list[Verdict]]:
+    """The teacher's rows of the items, and the judge's on the same rollouts and criteria."""
+    teacher = [row for _, _, rows in items for row in rows]
+    keys = {row.key for row in teacher}
+    return teacher, [verdict for verdict in verdicts if verdict.key in keys]
+
+
+def judge_of(vlm: VisionLanguageModel, config) -> PackedJudge:
+    from ..verifier.prompt import prompt_hash
+
+    digest = prompt_hash(config.mode, config.readings)
+    return PackedJudge(vlm, VerifierCard(config.name, config.base, "", digest, config.mode, config.readings))
+
+
+def add_adapter(vlm: VisionLanguageModel, config: DistillConfig) -> str:
+    """Wraps the model in a fresh LoRA on the language model alone, and says how many projections of which tower."""
+    lora = LoraConfig(r=config.lora_r, lora_alpha=config.lora_alpha, target_modules=LORA_TARGETS, bias="none")
+    vlm.model = get_peft_model(vlm.model, lora)  # pyright: ignore[reportAttributeAccessIssue]
+    names = [name for name, module in vlm.model.named_modules() if hasattr(module, "lora_A")]
+    vision = sum(".visual." in name for name in names)
+    if vision or not names:
+        raise InputError(f"the adapter would touch {vision} vision and {len(names) - vision} language projections of "
+                         f"{vlm.path}; claimwise distil needs a Qwen-VL of transformers")  # fmt: skip
+    return f"LoRA on {len(names)} projections of the language model, 0 of the vision tower"
+
+
+def temperature_on(vlm: VisionLanguageModel, config: DistillConfig, validation: Sequence[Item]) -> float:
+    """The temperature that makes P(yes) most likely on the teacher's validation verdicts."""
+    verdicts = judge_of(vlm, config).judge([(e, r) for e, r, _ in validation])
+    teacher, own = matched(validation, verdicts)
+    p = torch.tensor([v.p_yes for v in own], dtype=torch.float64).clamp(1e-9, 1 - 1e-9)
+    return fit_temperature(torch.logit(p).numpy(), [bool(v.verdict) for v in teacher])
+
+
+def save_adapter(vlm: VisionLanguageModel, card: VerifierCard, folder: Path) -> None:
+    """Adapter first, card last: a folder with a card is complete."""
+    vlm.model.save_pretrained(folder)
+    card.write(folder)

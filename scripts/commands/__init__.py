@@ -1,0 +1,1 @@
+"""One module per subcommand, each with `make_parser()` and `main(argv)`."""

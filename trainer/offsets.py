@@ -1,0 +1,71 @@
+"""Token ids to text and the characters of each token, for byte-level BPE (the tokenizers of the Qwen-VL family).
+
+In: ids of a completion. Out: its text without special tokens, and half-open character intervals of that very text. A
+character split over tokens belongs to the token that holds its first byte; the others, and special tokens, have an
+empty interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+
+from ..verifier.errors import InputError
+
+
+@cache
+def byte_alphabet() -> dict[str, int]:
+    """The printable character that byte-level BPE writes for each byte, and back (GPT-2's table)."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    table = {chr(byte): byte for byte in printable}
+    hidden = [byte for byte in range(256) if byte not in printable]
+    return table | {chr(256 + i): byte for i, byte in enumerate(hidden)}
+
+
+def token_bytes(tokenizer, ids: Sequence[int]) -> list[bytes]:
+    """The bytes that each token writes; none for special tokens. Raises InputError for another kind of tokenizer."""
+    special, added = set(tokenizer.all_special_ids), tokenizer.get_added_vocab()
+    table, out = byte_alphabet(), []
+    for index, token in zip(ids, tokenizer.convert_ids_to_tokens(list(ids)), strict=True):
+        if index in special or token is None:
+            out.append(b"")
+        elif token in added:
+            out.append(token.encode())
+        elif all(character in table for character in token):
+            out.append(bytes(table[character] for character in token))
+        else:
+            raise InputError(f"token {token!r} is not byte-level BPE; the trainer needs a tokenizer of the Qwen family")
+    return out
+
+
+def text_and_offsets(tokenizer, ids: Sequence[int]) -> tuple[str, np.ndarray]:
+    """The text and (T, 2) character offsets. Bytes that are no UTF-8 become U+FFFD, as in any lossy decoding."""
+    pieces = token_bytes(tokenizer, ids)
+    data = b"".join(pieces)
+    text = data.decode("utf-8", errors="replace")
+    starts = _character_starts(data)  # byte index at which each character begins
+    ends = np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
+    begun = np.searchsorted(starts, ends)  # characters begun before each token's end
+    return text, np.stack([np.concatenate([[0], begun[:-1]]), begun], axis=1).astype(np.int64)
+
+
+def _character_starts(data: bytes) -> np.ndarray:
+    """The byte at which each character of `data.decode(errors="replace")` begins."""
+    starts: list[int] = []
+    position = 0
+    while position < len(data):
+        try:
+            good, stop, resume = data[position:].decode("utf-8"), len(data), len(data)
+        except UnicodeDecodeError as error:
+            good = data[position : position + error.start].decode("utf-8")
+            stop, resume = position + error.start, position + error.end
+        at = position
+        for character in good:
+            starts.append(at)
+            at += len(character.encode())
+        if stop < resume:
+            starts.append(stop)  # one U+FFFD for the whole malformed part
+        position = resume
+    return np.array(starts, dtype=np.int64)

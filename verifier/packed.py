@@ -1,0 +1,122 @@
+"""Packed judging: one forward pass over all criteria of a response, then label, reading and verdict of all of them
+decoded together over the same KV cache, one token per criterion and pass (DESIGN section 3).
+
+In: trees that end in each criterion's opening of the verifier's turn. Out: per branch the label, the reading's token ids
+and the logit margin of yes over no. Labels and readings are greedy; the label comes from the allowed ones only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from transformers import DynamicCache
+
+from .model import VisionLanguageModel
+from .prompt import MAX_READING_TOKENS
+from .tree import PREFIX_SEGMENT, Packed, Tree
+
+
+@dataclass
+class Answer:
+    """What the verifier wrote for one criterion. `margin` is the logit of yes less that of no."""
+
+    label_id: int
+    reading_ids: list[int] = field(default_factory=list)
+    margin: float = float("nan")
+
+
+@torch.inference_mode()
+def answer_trees(
+    model: VisionLanguageModel, trees: Sequence[Tree], allowed: Sequence[Sequence[int]], readings: bool
+) -> list[list[Answer]]:
+    """Answers of all branches of all trees in one packed batch. `allowed` has the label ids each tree may use."""
+    packed = model.pack(trees).to(model.backbone.device)
+    cache = DynamicCache(config=model.backbone.config.get_text_config())
+    decoder = _Decoder(model, packed, cache, trees)
+    label_bk = _pick_labels(decoder.open(), allowed)
+    answers = [[Answer(int(label_bk[b, k])) for k in range(len(tree.branches))] for b, tree in enumerate(trees)]
+    logits = decoder.feed(label_bk)
+    if readings:
+        _read(decoder, logits, answers, model.encoder.reading_end_id)
+    else:
+        _judge(decoder, logits, [(b, k) for b, row in enumerate(answers) for k in range(len(row))], answers)
+    return answers
+
+
+def _pick_labels(logits_bkv: torch.Tensor, allowed: Sequence[Sequence[int]]) -> torch.Tensor:
+    """(B, K) label ids: the most likely of those that the row allows."""
+    picked = torch.zeros(logits_bkv.shape[:2], dtype=torch.long, device=logits_bkv.device)
+    for row, ids in enumerate(allowed):
+        choices = torch.tensor(ids, device=logits_bkv.device)
+        picked[row] = choices[logits_bkv[row][:, choices].argmax(-1)]
+    return picked
+
+
+def _read(decoder: _Decoder, logits_bkv, answers: list[list[Answer]], end_id: int) -> None:
+    """Greedy readings of at most eight tokens; a branch whose `;` has been fed gives its verdict at that pass."""
+    live = {(b, k) for b, row in enumerate(answers) for k in range(len(row))}
+    while live:
+        best = logits_bkv.argmax(-1)
+        ended = []
+        for b, k in live:
+            answer = answers[b][k]
+            if len(answer.reading_ids) == MAX_READING_TOKENS:
+                best[b, k] = end_id  # the contract: no reading is longer
+            if best[b, k] == end_id:
+                ended.append((b, k))
+            else:
+                answer.reading_ids.append(int(best[b, k]))
+        logits_bkv = decoder.feed(best)
+        _judge(decoder, logits_bkv, ended, answers)
+        live.difference_update(ended)
+
+
+def _judge(decoder: _Decoder, logits_bkv, branches: Sequence[tuple[int, int]], answers: list[list[Answer]]) -> None:
+    for b, k in branches:
+        answers[b][k].margin = float(logits_bkv[b, k, decoder.yes_id] - logits_bkv[b, k, decoder.no_id])
+
+
+class _Decoder:
+    """One forward over the packed trees, then one token per branch and pass; a token sees its ancestors only."""
+
+    def __init__(self, model: VisionLanguageModel, packed: Packed, cache: DynamicCache, trees: Sequence[Tree]):
+        self.backbone, self.packed, self.cache = model.backbone, packed, cache
+        self.yes_id, self.no_id = model.encoder.yes_id, model.encoder.no_id
+        device = packed.segment.device
+        count = max(len(tree.branches) for tree in trees)
+        ends = torch.zeros(len(trees), count, dtype=torch.long)  # last token of each branch; unused branches: token 0
+        for row, (tree, starts) in enumerate(zip(trees, packed.starts, strict=True)):
+            for k, (start, branch) in enumerate(zip(starts, tree.branches, strict=True)):
+                ends[row, k] = start + len(branch) - 1
+        self.ends = ends.to(device)
+        self.number = torch.arange(1, count + 1, device=device)  # the segment of branch k
+        self.visible = (packed.segment[:, None, :] == PREFIX_SEGMENT) | (
+            packed.segment[:, None, :] == self.number[None, :, None]
+        )  # (B, K, keys)
+        positions = packed.position_ids.gather(2, self.ends.expand(3, -1, -1))
+        self.positions = positions  # (3, B, K): where the last token of each branch stands
+
+    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.backbone.get_output_embeddings()(hidden).float()
+
+    def open(self) -> torch.Tensor:
+        """(B, K, V): logits after each criterion."""
+        inputs = self.packed.forward_inputs()
+        hidden = self.backbone.model(**inputs, past_key_values=self.cache, use_cache=True).last_hidden_state
+        return self._logits(hidden.gather(1, self.ends[..., None].expand(-1, -1, hidden.shape[-1])))
+
+    def feed(self, ids_bk: torch.Tensor) -> torch.Tensor:
+        """(B, K, V): logits after one more token of each branch."""
+        own = torch.eye(len(self.number), dtype=torch.bool, device=ids_bk.device).expand(len(ids_bk), -1, -1)
+        self.visible = torch.cat([self.visible, own], dim=-1)
+        self.positions = self.positions + 1
+        hidden = self.backbone.model(
+            input_ids=ids_bk,
+            attention_mask=self.visible[:, None],
+            position_ids=self.positions,
+            past_key_values=self.cache,
+            use_cache=True,
+        ).last_hidden_state
+        return self._logits(hidden)

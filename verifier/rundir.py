@@ -1,0 +1,43 @@
+"""An output folder belongs to one run: it records the settings, and another run is refused, naming what differs.
+
+In: the folder and the settings (anything JSON). A folder with the same settings is gone on with.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .errors import InputError
+
+FILE = "run.json"
+
+
+def open_run(folder: str | Path, settings: Mapping[str, Any]) -> Path:
+    """Makes the folder, or finds that it holds this very run. Raises InputError, and touches nothing, otherwise."""
+    folder, wanted = Path(folder), json.loads(json.dumps(settings, default=str))
+    if folder.is_file():
+        raise InputError(f"{folder} is a file; give the name of a folder")
+    record = folder / FILE
+    if record.is_file():
+        found = json.loads(record.read_text())
+        differing = sorted(k for k in wanted.keys() | found.keys() if wanted.get(k) != found.get(k))
+        if differing:
+            what = ", ".join(f"{key} ({found.get(key)!r} there, {wanted.get(key)!r} now)" for key in differing[:3])
+            raise InputError(f"{folder} holds a different run: {what}; give another folder, or remove that one")
+        return folder
+    if folder.is_dir() and any(folder.iterdir()):
+        raise InputError(f"{folder} is not empty and no run of ours ({FILE} is missing); give another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomic(record, json.dumps(wanted, indent=2) + "\n")
+    return folder
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """The whole text under its final name, or nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    part.write_text(text)
+    part.replace(path)
