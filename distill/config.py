@@ -36,6 +36,9 @@ class DistillConfig(TrainingArguments):
                 raise InputError(f"{key} is {getattr(self, key)}; it must be at least 1")
         if self.patience and str(self.eval_strategy) in ("no", "IntervalStrategy.NO"):
             raise InputError("patience needs evaluations; set eval_strategy: steps and eval_steps")
+        if self.patience:  # the adapter with the best kappa is the one that is kept
+            self.metric_for_best_model, self.greater_is_better, self.load_best_model_at_end = "kappa", True, True
+            self.save_strategy, self.save_steps = self.eval_strategy, self.eval_steps or self.logging_steps
         self.name = self.name or f"verifier-{self.mode}"
         self.readings = self.readings and self.mode == "image"
         self.remove_unused_columns = False  # our collator reads the rows whole

@@ -12,16 +12,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
 
 from ..verifier.errors import InputError
 from ..verifier.schema import Criterion, Example, Mode
-from ..verifier.sentences import split_sentences
+from ..verifier.sentences import split_sentences, trim
 
-POSITIONS = ("top left", "top right", "bottom left", "bottom right")
+POSITIONS = ("top-left", "top-right", "bottom-left", "bottom-right")
 LINES = {"top row": (0, 1), "bottom row": (2, 3), "left column": (0, 2), "right column": (1, 3)}
 SIDE = 32  # pixels of one digit; a picture has two by two
 QUESTIONS = ("What does the {line} read?", "Which digits are in the {line}?")
@@ -68,7 +68,7 @@ class Said:
 def _load() -> tuple[np.ndarray, np.ndarray]:
     from sklearn.datasets import load_digits
 
-    data = load_digits()
+    data: Any = load_digits()
     return (data.images * (255 / 16)).round().astype(np.uint8), data.target
 
 
@@ -173,7 +173,8 @@ def respond(rng: random.Random, digits: Sequence[int], line: str) -> str:
 def understand(response: str) -> Said:
     """Reads a response back; what does not follow the world's wording says nothing. The last sentence counts."""
     reads, conclusion, answer = {}, None, None
-    for start, end in split_sentences(response):
+    for sentence_of in split_sentences(response):
+        start, end = trim(response, sentence_of)
         sentence = response[start:end]
         if match := _READ.match(sentence):
             digit = None if match[2] else int(match[3])
@@ -227,8 +228,7 @@ def score_policy(response: str, example: Example) -> dict[str, float]:
     truth, said = truth_of(example), understand(response)
     right = sum(said.reads.get(p, (None,))[0] == truth[p] for p in range(4)) / 4
     follows = bool(said.conclusion) and all(
-        said.reads.get(p, (None,))[0] == d
-        for p, d in zip(LINES[said.conclusion[0]], said.conclusion[1], strict=True)
+        said.reads.get(p, (None,))[0] == d for p, d in zip(LINES[said.conclusion[0]], said.conclusion[1], strict=True)
     )
     wanted = tuple(truth[p] for p in LINES[asked_line(example.question)])
     answer = said.answer is not None and said.answer[0] == wanted

@@ -39,6 +39,9 @@ class Targets:
     p_yes: torch.Tensor
     weights: torch.Tensor  # one per verdict
 
+    def to(self, device: torch.device | str) -> Targets:
+        return Targets(**{name: value.to(device) for name, value in vars(self).items()})
+
 
 def with_targets(tree: Tree, targets: Sequence[Target]) -> Tree:
     """The tree with each branch followed by what it should write, but for the verdict itself, which is never read."""

@@ -8,12 +8,13 @@ another system text. `python -m claimwise.scripts.make_digits` runs it.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 from PIL import Image
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3VLConfig, Qwen3VLForConditionalGeneration
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
@@ -29,6 +30,8 @@ from .loss import Target
 
 SPECIAL = ["<|endoftext|>", prompt.TURN, prompt.END, prompt.VISION_START, prompt.VISION_END, prompt.IMAGE]
 SPECIAL += ["<|video_pad|>", prompt.LABEL_MARK]
+# Words with their leading space and their hyphens ("top-left" is one token), single figures, signs.
+WORDS = r" ?\p{L}+(?:-\p{L}+)*| ?\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 CHAT_TEMPLATE = """{%- for message in messages %}{{ '<|im_start|>' + message.role + '\n' }}
 {%- if message.content is string %}{{ message.content }}{%- else %}{%- for part in message.content %}
 {%- if part.type == 'image' %}{{ '<|vision_start|><|image_pad|><|vision_end|>' }}
@@ -46,6 +49,20 @@ CLAIMS = {  # the same kinds of claim as the world's criteria, in other words
 }
 
 
+@dataclass(frozen=True)
+class Stage:
+    """So many steps with so many glances, answers, trees of probes and trees of claims in each."""
+
+    steps: int
+    glances: int
+    answers: int
+    probes: int
+    claims: int
+    branches: int = 9
+    image_share: float = 0.6
+    misread: float = 0.0  # share of the digits that the answers read wrong
+
+
 def build_tokenizer() -> PreTrainedTokenizerFast:
     """Byte-level BPE on the world's own words; every word, digit, label and verdict is one token."""
     words = [f" {label}" for label in (*LABELS, prompt.NO_SENTENCE)] + [prompt.YES, prompt.NO, prompt.READING_END]
@@ -54,9 +71,10 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     wordings += [text for claims in (*digits.CLAIMS.values(), *CLAIMS.values()) for text in claims]
     wordings += [*prompt.SYSTEM.values(), prompt.QUESTION, prompt.RESPONSE, prompt.CRITERION, "system\n", "user\n"]
     lines = [*digits.LINES, *digits.POSITIONS, "assistant\n", "It is right. The image, for the digit, reads."]
-    text = [w.format(place="top left", line="top row", digit=3, first=1, second=2) for w in wordings]
+    text = [w.format(place="top-left", line="top row", digit=3, first=1, second=2) for w in wordings]
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    split = pre_tokenizers.Split(Regex(WORDS), "isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(False, use_regex=False)])
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=1024, special_tokens=SPECIAL, initial_alphabet=alphabet)
@@ -104,7 +122,24 @@ def build_model(processor, hidden: int, layers: int, init: float) -> Qwen3VLForC
         vision_end_token_id=token(prompt.VISION_END),
     )
     config.initializer_range = init
-    return Qwen3VLForConditionalGeneration(config)
+    model = Qwen3VLForConditionalGeneration(config)
+    _start_well(model)
+    return model
+
+
+@torch.no_grad()
+def _start_well(model: Qwen3VLForConditionalGeneration) -> None:
+    """Starting values under which so small a model soon learns where to look: a patch and its place equally loud,
+    tokens louder than what the first layers make of them, and attention sharp enough to single out one key in
+    hundreds (queries and keys are normalised, so its logits cannot exceed the square root of the head size)."""
+    torch.nn.init.normal_(model.model.visual.pos_embed.weight, std=1.0)
+    torch.nn.init.normal_(model.model.visual.patch_embed.proj.weight, std=0.02)
+    torch.nn.init.normal_(model.model.language_model.embed_tokens.weight, std=0.15)
+    for name, weight in model.model.language_model.named_parameters():
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            torch.nn.init.normal_(weight, std=0.02)
+        elif name.endswith(("q_norm.weight", "k_norm.weight")):
+            weight.fill_(1.5)
 
 
 def shaken(rng: random.Random, index: int) -> Image.Image:
@@ -120,12 +155,12 @@ def shaken(rng: random.Random, index: int) -> Image.Image:
 
 def shaken_example(rng: random.Random, part: str) -> Example:
     """A picture and a question; the digits are shaken where they are for training."""
-    example = digits.make_example(rng, part, 0)
     indices = digits.draw_indices(rng, part)
     truth = digits.labels_of(indices)
     draw = partial(shaken, rng) if part == "train" else digits.digit_image
     image = digits.picture([draw(index) for index in indices])
-    return Example(f"pretrain-{''.join(map(str, truth))}", example.question, (), (image,))
+    question = rng.choice(digits.QUESTIONS).format(line=rng.choice(list(digits.LINES)))
+    return Example(f"pretrain-{''.join(map(str, truth))}", question, (), (image,))
 
 
 def answer_task(model: VisionLanguageModel, rng: random.Random, misread: float = 0.0) -> tuple[Tree, list[Target]]:
@@ -148,7 +183,62 @@ def answer_task(model: VisionLanguageModel, rng: random.Random, misread: float =
     return Tree(ids[:-1], [ids[-1:]], pixels, grid), [Target([*target, target[-1]], 0.5, 0.0)]
 
 
-def claim_task(model: VisionLanguageModel, rng: random.Random, branches: int = 9, part: str = "train"):
+def probe_task(model: VisionLanguageModel, rng: random.Random) -> tuple[Tree, list[Target]]:
+    """The shortest questions there are, a word or two behind a response: which digit the picture shows at a place,
+    which sentence reads it, what that sentence says, what a line then reads, and whether that is so. They teach looking
+    up and comparing, on which everything else builds."""
+    example = shaken_example(rng, "train")
+    truth, line = digits.truth_of(example), digits.asked_line(example.question)
+    response = digits.respond(rng, [digits.other_digit(rng, d) if rng.random() < 0.5 else d for d in truth], line)
+    response = (counterfactual(rng, response) or (response,))[0] if rng.random() < 0.7 else response
+    said, sentences = digits.understand(response), split_sentences(response)
+    stated = [said.reads.get(place, (None, None)) for place in range(4)]
+    probes: list[tuple[str, list[str]]] = []
+    for place, name in enumerate(digits.POSITIONS):
+        digit, span = stated[place]
+        guess = rng.choice((digit, digit, truth[place], rng.randrange(10)))
+        guess = truth[place] if guess is None else guess
+        probes.append((f" digit {name}", [f" {truth[place]}"]))
+        probes.append((f" sentence {name}", [f" {label_of(sentences, span)}"]))
+        probes.append((f" response {name}", [_stated(digit)]))
+        probes.append((f" response {name} {guess}", [_yes(digit == guess)]))
+        probes.append((f" digit {name} {guess}", [_yes(truth[place] == guess)]))
+    for name, places in digits.LINES.items():
+        pair = [stated[place][0] for place in places]
+        guess = [truth[p] if d is None or rng.random() < 0.3 else d for p, d in zip(places, pair, strict=True)]
+        probes.append((f" response {name}", [_stated(digit) for digit in pair]))
+        probes.append((f" response {name} {guess[0]} {guess[1]}", [_yes(guess == pair)]))
+    for word, kind in ((" conclusion", "follows"), (" answer", "repeats")):
+        met = digits.gold(Criterion("c", digits.CLAIMS[kind][0]), response, truth).text
+        probes.append((word, [_yes(met)]))
+    branches = [model.encoder.text(text) for text, _ in probes]
+    targets = [[i for text in wanted for i in model.encoder.text(text)] for _, wanted in probes]
+    tree = model.tree(example, response, branches, "image", SYSTEM)
+    return tree, [Target([*ids, ids[-1]], 0.5, 0.0) for ids in targets]
+
+
+def _stated(digit: int | None) -> str:
+    return f" {prompt.NO_SENTENCE}" if digit is None else f" {digit}"
+
+
+def _yes(so: bool) -> str:
+    return prompt.YES if so else prompt.NO
+
+
+def glance_task(model: VisionLanguageModel, rng: random.Random) -> tuple[Tree, list[Target]]:
+    """A picture alone, and which digit it shows at each place: thirty tokens for four digits, so many are seen."""
+    example, encoder = shaken_example(rng, "train"), model.encoder
+    pixels, grid = model.pixels(example.images)
+    images = [encoder.image_id] * int(grid.prod() // 4)
+    prefix = [encoder.special(prompt.VISION_START), *images, encoder.special(prompt.VISION_END)]
+    branches = [encoder.text(f" digit {name}") for name in digits.POSITIONS]
+    shown = [encoder.text(f" {digit}")[0] for digit in digits.truth_of(example)]
+    return Tree(prefix, branches, pixels, grid), [Target([token, token], 0.5, 0.0) for token in shown]
+
+
+def claim_task(
+    model: VisionLanguageModel, rng: random.Random, branches: int = 9, image_share: float = 0.6, part: str = "train"
+):
     """A response (right, wrong or edited) and claims about it, with or without the picture."""
     example = shaken_example(rng, part)
     truth, line = digits.truth_of(example), digits.asked_line(example.question)
@@ -156,7 +246,7 @@ def claim_task(model: VisionLanguageModel, rng: random.Random, branches: int = 9
     response = digits.respond(rng, told, line)
     for _ in range(rng.choice((0, 1, 1, 2))):
         response = (counterfactual(rng, response) or (response,))[0]
-    mode = "image" if rng.random() < 0.6 else "text"
+    mode = "image" if rng.random() < image_share else "text"
     texts, targets = [], []
     for kind in _kinds(rng, mode, branches):
         text, target = _claim(model, rng, kind, response, told, truth, line, mode)
@@ -189,12 +279,16 @@ def _claim(model, rng, kind: str, response: str, told, truth, line: str, mode) -
     return rng.choice(CLAIMS[kind]).format(**words), target
 
 
-def batches(model: VisionLanguageModel, seed: int, answers: int, claims: int) -> Iterator[list[list]]:
-    """Endless steps, each of up to two batches of (tree, targets): answers are short, trees of claims are long."""
+def batches(model: VisionLanguageModel, seed: int, stages: Sequence[Stage]) -> Iterator[list[list]]:
+    """Steps of up to four batches of (tree, targets): answers are short, trees of claims are long."""
     rng = random.Random(seed)
-    while True:
-        step = [[answer_task(model, rng) for _ in range(answers)], [claim_task(model, rng) for _ in range(claims)]]
-        yield [batch for batch in step if batch]
+    for stage in stages:
+        for _ in range(stage.steps):
+            glances = [glance_task(model, rng) for _ in range(stage.glances)]
+            answers = [answer_task(model, rng, stage.misread) for _ in range(stage.answers)]
+            claims = [claim_task(model, rng, stage.branches, stage.image_share) for _ in range(stage.claims)]
+            probes = [probe_task(model, rng) for _ in range(stage.probes)]
+            yield [batch for batch in (glances, answers, probes, claims) if batch]
 
 
 def parameters(model: torch.nn.Module) -> int:

@@ -47,9 +47,15 @@ def sample(
 def _generate(policy: VisionLanguageModel, examples, temperature: float, limit: int) -> list[tuple[str, str]]:
     """(response, finish reason) of each example."""
     tokenizer = policy.processor.tokenizer
-    conversations = [[{"role": "user", "content": [*_images(e), {"type": "text", "text": e.question}]}] for e in examples]
+    conversations = [
+        [{"role": "user", "content": [*_images(e), {"type": "text", "text": e.question}]}] for e in examples
+    ]
     inputs = policy.processor.apply_chat_template(
-        conversations, add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt", padding=True
+        conversations,
+        add_generation_prompt=True,
+        tokenize=True,
+        return_dict=True,
+        processor_kwargs={"return_tensors": "pt", "padding": True},
     ).to(policy.backbone.device)
     settings = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature else {}
     out = policy.model.generate(
@@ -84,11 +90,15 @@ def with_edits(rollouts: Sequence[Rollout], per_rollout: int, empty_share: float
     rng = random.Random(f"edits-{seed}")
     for rollout in rollouts:
         for index in range(per_rollout):
-            edited = ("", "empty") if rng.random() < empty_share else counterfactual(rng, rollout.response, tuple(EDITS))
+            edited = (
+                ("", "empty") if rng.random() < empty_share else counterfactual(rng, rollout.response, tuple(EDITS))
+            )
             if edited is not None:
                 yield edited_rollout(rollout, *edited, index)
 
 
 def edited_rollout(rollout: Rollout, text: str, edit: str, index: int) -> Rollout:
     identity = f"{rollout.rollout_id}/{edit}-{index}"
-    return Rollout(identity, rollout.example_id, text, rollout.policy, rollout.sample_index, rollout.finish_reason, edit)
+    return Rollout(
+        identity, rollout.example_id, text, rollout.policy, rollout.sample_index, rollout.finish_reason, edit
+    )

@@ -6,12 +6,13 @@ import json
 from pathlib import Path
 
 import torch
-from transformers.trainer_utils import get_last_checkpoint, set_seed
+from transformers.trainer_utils import set_seed
 
 from ..eval.agreement import agree
 from ..verifier.adapter import FILE, VerifierCard
 from ..verifier.errors import InputError
 from ..verifier.model import base_hash, load_model
+from ..verifier.progress import use_bar
 from ..verifier.prompt import prompt_hash
 from ..verifier.rundir import open_run, write_atomic
 from ..verifier.tables import pair_up, read_examples, read_rollouts, read_verdicts
@@ -38,10 +39,6 @@ def distill(config: DistillConfig) -> dict:
 
     A finished folder of the same settings is left as it is; an unfinished one is gone on with from its last checkpoint.
     """
-    folder = open_run(config.output_dir or "verifier", _settings(config))
-    metrics_path = folder / "metrics.json"
-    if (folder / FILE).is_file() and metrics_path.is_file():
-        return json.loads(metrics_path.read_text())
     items, missing = load_items(config.examples, config.rollouts, config.verdicts, config.mode)
     validation, _ = load_items(
         config.validation_examples or config.examples,
@@ -49,26 +46,37 @@ def distill(config: DistillConfig) -> dict:
         config.validation_verdicts,
         config.mode,
     )
-    set_seed(config.seed)
     digest = base_hash(config.base)
+    folder = open_run(config.output_dir or "verifier", {**_settings(config), "base_hash": digest})
+    metrics_path = folder / "metrics.json"
+    if (folder / FILE).is_file() and metrics_path.is_file():
+        return json.loads(metrics_path.read_text())
+    set_seed(config.seed)
     vlm = load_model(config.base, dtype=torch.bfloat16 if config.bf16 else torch.float32)
     print(f"{config.name}: {add_adapter(vlm, config)}; {len(items)} responses, {missing} verdicts missing")
     trainer = VerifierTrainer(vlm, config, items, validation)
-    trainer.train(resume_from_checkpoint=get_last_checkpoint(str(folder)))
+    use_bar(trainer, f"distilling {config.name}", ["loss", "eval_kappa"])
+    trainer.train(resume_from_checkpoint=_last_checkpoint(folder))
+    teacher, own = matched(validation, judge_of(vlm, config).judge([(e, r) for e, r, _ in validation]))
     card = VerifierCard(
         name=config.name,
         base=_reference(config.base, folder),
         base_hash=digest,
         prompt_hash=prompt_hash(config.mode, config.readings),
-        mode=config.mode,  # pyright: ignore[reportArgumentType]
+        mode=config.mode,
         readings=config.readings,
-        temperature=temperature_on(vlm, config, validation),
+        temperature=temperature_on(teacher, own),
     )
-    verdicts = judge_of(vlm, config).judge([(e, r) for e, r, _ in validation])
-    metrics = {"temperature": card.temperature, **agree(*matched(validation, verdicts), draws=0)["overall"]}
+    metrics = {"temperature": card.temperature, **agree(teacher, own, draws=0)["overall"]}
     save_adapter(vlm, card, folder)
     write_atomic(metrics_path, json.dumps(metrics, indent=2) + "\n")
     return metrics
+
+
+def _last_checkpoint(folder: Path) -> str | None:
+    """The last complete checkpoint: the trainer's state is written last, so a run stopped while saving lacks it."""
+    complete = [state.parent for state in folder.glob("checkpoint-*/trainer_state.json")]
+    return str(max(complete, key=lambda path: int(path.name.rpartition("-")[2]))) if complete else None
 
 
 def _reference(base: str, folder: Path) -> str:
@@ -81,4 +89,5 @@ def _settings(config: DistillConfig) -> dict:
     keys = ("base", "examples", "rollouts", "verdicts", "validation_examples", "validation_rollouts")
     keys += ("validation_verdicts", "mode", "readings", "lora_r", "lora_alpha", "learning_rate", "max_steps")
     keys += ("num_train_epochs", "per_device_train_batch_size", "gradient_accumulation_steps", "seed", "name")
+    keys += ("lr_scheduler_type", "warmup_steps", "weight_decay", "max_grad_norm", "patience", "bf16")
     return {"command": "distill", **{key: getattr(config, key) for key in keys}}

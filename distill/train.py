@@ -23,9 +23,9 @@ from ..verifier.judge import PackedJudge
 from ..verifier.model import VisionLanguageModel
 from ..verifier.schema import Example, Rollout, Verdict
 from ..verifier.sentences import label_of, split_sentences
-from ..verifier.tree import Tree
+from ..verifier.tree import Packed, Tree
 from .config import DistillConfig
-from .loss import Target, distillation_loss, locate, margin, read_logits, with_targets
+from .loss import Target, Targets, distillation_loss, locate, margin, read_logits, with_targets
 
 # Full paths of the language model's projections: the vision tower has `mlp` and `qkv` names too (peft#2615).
 LORA_TARGETS = r"model\.language_model\.layers\.\d+\.(self_attn\.(q|k|v|o)_proj|mlp\.(gate|up|down)_proj)"
@@ -40,8 +40,8 @@ def join_verdicts(pairs: Sequence[tuple[Example, Rollout]], verdicts: Sequence[V
     for verdict in verdicts:
         if verdict.key not in known:
             raise InputError(
-                f"the verdicts name rollout {verdict.rollout_id!r}, criterion {verdict.criterion_id!r}, which the rollout "
-                "and example tables do not hold; give the tables that were labelled"
+                f"the verdicts name rollout {verdict.rollout_id!r}, criterion {verdict.criterion_id!r}, which the "
+                "rollout and example tables do not hold; give the tables that were labelled"
             )
         if verdict.verdict is not None:
             table[verdict.key] = verdict
@@ -100,12 +100,12 @@ class VerifierTrainer(Trainer):
             train_dataset=items,  # pyright: ignore[reportArgumentType]
             eval_dataset=validation,  # pyright: ignore[reportArgumentType]
             data_collator=collator,  # pyright: ignore[reportArgumentType]
-            callbacks=stop,
+            callbacks=[*stop],
         )
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        packed, targets = inputs["packed"], inputs["targets"]
-        packed = packed.to(self.args.device)
+        packed: Packed = inputs["packed"].to(self.args.device)  # pyright: ignore[reportAssignmentType]
+        targets: Targets = inputs["targets"].to(self.args.device)  # pyright: ignore[reportAssignmentType]
         token_logits, verdict_logits = read_logits(model, packed, targets)
         loss = distillation_loss(token_logits, margin(verdict_logits, self.vlm.encoder), targets)
         return (loss, None) if return_outputs else loss
@@ -116,7 +116,7 @@ class VerifierTrainer(Trainer):
         metrics = {f"{metric_key_prefix}_{k}": overall[k] or 0.0 for k in ("kappa", "agreement", "span_exact")}
         self.log(dict(metrics))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        self.model.train()
+        self.vlm.model.train()
         return metrics
 
 
@@ -137,19 +137,21 @@ def judge_of(vlm: VisionLanguageModel, config) -> PackedJudge:
 def add_adapter(vlm: VisionLanguageModel, config: DistillConfig) -> str:
     """Wraps the model in a fresh LoRA on the language model alone, and says how many projections of which tower."""
     lora = LoraConfig(r=config.lora_r, lora_alpha=config.lora_alpha, target_modules=LORA_TARGETS, bias="none")
-    vlm.model = get_peft_model(vlm.model, lora)  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        vlm.model = get_peft_model(vlm.model, lora)
+    except ValueError as error:  # peft found nothing to adapt
+        raise InputError(f"{vlm.path} has none of the projections that a verifier's adapter changes; "
+                         "claimwise distill needs a Qwen-VL of transformers") from error  # fmt: skip
     names = [name for name, module in vlm.model.named_modules() if hasattr(module, "lora_A")]
     vision = sum(".visual." in name for name in names)
     if vision or not names:
         raise InputError(f"the adapter would touch {vision} vision and {len(names) - vision} language projections of "
-                         f"{vlm.path}; claimwise distil needs a Qwen-VL of transformers")  # fmt: skip
+                         f"{vlm.path}; claimwise distill needs a Qwen-VL of transformers")  # fmt: skip
     return f"LoRA on {len(names)} projections of the language model, 0 of the vision tower"
 
 
-def temperature_on(vlm: VisionLanguageModel, config: DistillConfig, validation: Sequence[Item]) -> float:
-    """The temperature that makes P(yes) most likely on the teacher's validation verdicts."""
-    verdicts = judge_of(vlm, config).judge([(e, r) for e, r, _ in validation])
-    teacher, own = matched(validation, verdicts)
+def temperature_on(teacher: Sequence[Verdict], own: Sequence[Verdict]) -> float:
+    """The temperature that makes the judge's P(yes), made at temperature 1, most likely on the teacher's verdicts."""
     p = torch.tensor([v.p_yes for v in own], dtype=torch.float64).clamp(1e-9, 1 - 1e-9)
     return fit_temperature(torch.logit(p).numpy(), [bool(v.verdict) for v in teacher])
 

@@ -43,8 +43,8 @@ def agree(
     `dimensions` maps (example_id, criterion_id) to VF, RC, IF, PITFALL or None; without it the verdicts' own count, the
     reference's first. Pairs without one count in "overall" only. `names` are how errors call the two tables.
     """
-    if draws < 1 or seed < 0:
-        raise InputError(f"draws is {draws} and seed {seed}; the bootstrap needs at least 1 draw and a seed from 0 on")
+    if draws < 0 or seed < 0:
+        raise InputError(f"draws is {draws} and seed {seed}; neither can be negative (0 draws: no intervals)")
     pairs = matched(reference, other, names)
     codes: dict[str, int] = {}
     example_of = np.array([codes.setdefault(a.example_id, len(codes)) for a, _ in pairs], dtype=np.int64)

@@ -14,13 +14,16 @@ import math
 import random
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
-from ..distill import pretrain
+from ..distill import digits, pretrain
 from ..distill.loss import distillation_loss, locate, margin, read_logits, with_targets
+from ..distill.rollouts import sample
 from ..verifier.model import VisionLanguageModel
+from ..verifier.tables import pair_up
 
 SEED = 7
 
@@ -55,6 +58,24 @@ def fit(model: VisionLanguageModel, steps, count: int, peak: float, every: int, 
 
 
 @torch.no_grad()
+def probe_figures(model: VisionLanguageModel, count: int = 32) -> dict[str, float]:
+    """Share of probes right by their words: digits seen, sentences found, digits stated, comparisons."""
+    rng, right = random.Random(2), defaultdict(list)
+    model.model.eval()
+    batch = [pretrain.probe_task(model, rng) for _ in range(count)]
+    trees, targets = zip(*batch, strict=True)
+    packed = model.pack([with_targets(*pair) for pair in batch])
+    found = locate(trees, targets, packed)
+    hits = (read_logits(model.model, packed, found)[0].argmax(-1) == found.token_ids).tolist()
+    for tree, row in zip(trees, targets, strict=True):
+        for branch, target in zip(tree.branches, row, strict=True):
+            word = model.processor.tokenizer.decode(branch[:1]).strip()
+            answer = [hits.pop(0) for _ in target.ids[:-1]]
+            right[f"{word} {len(branch)}/{len(answer)}"].append(all(answer))
+    return {name: round(sum(row) / len(row), 3) for name, row in right.items()}
+
+
+@torch.no_grad()
 def claim_figures(model: VisionLanguageModel, count: int = 12) -> dict[str, float]:
     """Share of held-out claims judged right after the true label and reading, and of labels and readings right."""
     rng, right = random.Random(1), defaultdict(list)
@@ -86,34 +107,76 @@ def save(model: VisionLanguageModel, folder: Path) -> None:
     model.processor.save_pretrained(folder)
 
 
-def make_base(out: Path, steps: int, seed: int, hidden: int, layers: int, peak: float, init: float, claims: int) -> dict:
+def make_base(out: Path, stages, seed: int, hidden: int, layers: int, peak: float, init: float) -> dict:
     torch.manual_seed(seed)
     processor = pretrain.build_processor()
     model = VisionLanguageModel(pretrain.build_model(processor, hidden, layers, init), processor, str(out))
     print(f"base: {pretrain.parameters(model.model):,} parameters")
     figures: dict = {}
+    steps = sum(stage.steps for stage in stages)
 
     def report(step: int, loss: float, seconds: float) -> None:
-        figures.update(claim_figures(model))
+        figures.update(probe_figures(model))
+        if step % 300 == 0:
+            figures.update(claim_figures(model))
         print(f"step {step:5d}  loss {loss:.3f}  {seconds:5.0f} s  {json.dumps(figures)}", flush=True)
         save(model, out / "base")
 
-    fit(model, pretrain.batches(model, seed, 6, claims), steps, peak, 100, report)
+    fit(model, pretrain.batches(model, seed, stages), steps, peak, 100, report)
     return {"parameters": pretrain.parameters(model.model), "steps": steps, **figures}
+
+
+def make_policy(out: Path, seed: int, stages: Sequence[pretrain.Stage], noisy: pretrain.Stage) -> dict:
+    """A small policy that can read and conclude, then made to misread a third of the digits: a good start for GRPO."""
+    torch.manual_seed(seed)
+    processor = pretrain.build_processor()
+    model = VisionLanguageModel(pretrain.build_model(processor, 64, 2, 0.06), processor, str(out))
+    figures: dict = {"parameters": pretrain.parameters(model.model)}
+
+    def report(step: int, loss: float, seconds: float) -> None:
+        figures.update(policy_figures(model))
+        print(f"policy step {step:5d}  loss {loss:.3f}  {seconds:5.0f} s  {json.dumps(figures)}", flush=True)
+
+    fit(model, pretrain.batches(model, seed, stages), sum(s.steps for s in stages), 3e-3, 200, report)
+    fit(model, pretrain.batches(model, seed + 1, [noisy]), noisy.steps, 1e-3, noisy.steps, report)
+    save(model, out / "policy")
+    return figures
+
+
+def policy_figures(model: VisionLanguageModel, count: int = 100) -> dict[str, float]:
+    """Sampled responses on validation pictures, against the human labels."""
+    examples = [digits.make_example(random.Random(f"policy-{i}"), "validation", i) for i in range(count)]
+    rollouts = sample(model, examples, 1, max_new_tokens=64)
+    scores = [digits.score_policy(r.response, e) for e, r in pair_up(examples, rollouts)]
+    return {key: round(sum(score[key] for score in scores) / count, 3) for key in scores[0]}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("distill/assets"))
-    parser.add_argument("--steps", type=int, default=2400)
+    parser.add_argument("--stages", nargs="+")
+    parser.add_argument("--policy", action="store_true")
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--init", type=float, default=0.06)
-    parser.add_argument("--claims", type=int, default=8)
     args = parser.parse_args()
-    print(make_base(args.out, args.steps, args.seed, args.hidden, args.layers, args.lr, args.init, args.claims))
+    if args.policy:
+        stages = [pretrain.Stage(300, 32, 16, 0, 0), pretrain.Stage(500, 8, 32, 0, 0, misread=0.15)]
+        print(make_policy(args.out, args.seed, stages, pretrain.Stage(60, 0, 32, 0, 0, misread=0.35)))
+        return
+    print(
+        make_base(
+            args.out,
+            [pretrain.Stage(*map(int, s.split(","))) for s in args.stages],
+            args.seed,
+            args.hidden,
+            args.layers,
+            args.lr,
+            args.init,
+        )
+    )
 
 
 if __name__ == "__main__":

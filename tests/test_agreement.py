@@ -169,7 +169,7 @@ def test_other_sets_are_refused():
     with pytest.raises(InputError, match="rollout 'r1' belongs to example 'e0' in the reference table but to 'e1'"):
         agree(a[:2], table("yn", per_example=1))
     with pytest.raises(InputError, match="draws"):
-        agree(a, a, draws=0)
+        agree(a, a, draws=-1)
 
 
 def test_a_hundred_thousand_verdicts():
@@ -221,4 +221,4 @@ def test_command_bad_input(tmp_path, capsys):
         code, out, err = run(capsys, tmp_path / "a.jsonl", tmp_path / other)
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert named in err and str(tmp_path / other) in err
-    assert run(capsys, tmp_path / "a.jsonl", tmp_path / "a.jsonl", "--draws", 0)[0] == 2
+    assert run(capsys, tmp_path / "a.jsonl", tmp_path / "a.jsonl", "--draws", -1)[0] == 2

@@ -1,7 +1,7 @@
 """The split of a response: lossless for any text, at most 52, labelled; and widening."""
 
 import pytest
-from claimwise.verifier.sentences import LABELS, MAX_SENTENCES, label_of, split_sentences, widen
+from claimwise.verifier.sentences import LABELS, MAX_SENTENCES, label_of, split_sentences, trim, widen
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -82,3 +82,17 @@ def test_widening_a_sentence_gives_itself(text, data):
 def test_a_degenerate_response_is_split_in_linear_time(piece):
     text = piece * 100_000  # seconds to minutes if the search for a sentence's end went back and forth
     assert "".join(text[a:b] for a, b in split_sentences(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "span", "trimmed"),
+    [
+        ("One. Two.", (0, 5), (0, 4)),  # the space behind a sentence is no part of it
+        (" One.\n", (0, 6), (1, 5)),
+        ("a b", (0, 3), (0, 3)),
+        ("  \n", (0, 3), (0, 3)),  # white space alone stays
+        ("", (0, 0), (0, 0)),
+    ],
+)
+def test_trim(text, span, trimmed):
+    assert trim(text, span) == trimmed

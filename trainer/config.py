@@ -55,6 +55,8 @@ class RubricGRPOConfig(GRPOConfig):
             if getattr(self, key) != needed:
                 raise InputError(f"{key} is {getattr(self, key)!r}, but arm {self.arm} needs {needed!r}: {why}")
         if self.loss_type in _REFUSED_LOSSES:
-            raise InputError(f"loss_type {self.loss_type} cannot train arm {self.arm}: {_REFUSED_LOSSES[self.loss_type]}")
+            raise InputError(
+                f"loss_type {self.loss_type} cannot train arm {self.arm}: {_REFUSED_LOSSES[self.loss_type]}"
+            )
         if self.num_generations is not None and self.num_generations < 2:
             raise InputError(f"num_generations is {self.num_generations}; a group needs at least two responses")

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from trl import GRPOTrainer
 from ..verifier.errors import InputError
 from ..verifier.schema import Example, Judge, Rollout, Verdict
 from .config import RubricGRPOConfig
-from .credit import MINIMAL_RMS, GroupCredit, ScoredResponse, criterion_weights, token_advantages
+from .credit import MINIMAL_RMS, Arm, GroupCredit, PitfallSetting, ScoredResponse, criterion_weights, token_advantages
 from .in_loop import InLoopAgreement
 from .offsets import text_and_offsets
 from .rewards import answer_reward, format_reward
@@ -58,7 +59,7 @@ class RubricGRPOTrainer(GRPOTrainer):
         for example in examples:
             _check_weights(example, args.pitfalls)
         self.examples = {example.example_id: example for example in examples}
-        self.judge = judge
+        self.judge, self.settings = judge, args
         self.in_loop = None
         if teacher is not None and judge is not None and args.sampled_verdicts:
             folder = Path(args.output_dir or ".") / "in_loop"
@@ -74,8 +75,7 @@ class RubricGRPOTrainer(GRPOTrainer):
 
     def _generate_and_score_completions(self, inputs):
         output = super()._generate_and_score_completions(inputs)
-        mode = "train" if self.model.training else "eval"
-        generations = self.num_generations if mode == "train" else self.num_generations_eval
+        mode, generations = self._mode_and_group()
         if self.judge is None or generations < 2:
             return output
         example_ids, ids_list, rewards = self._scored
@@ -86,9 +86,15 @@ class RubricGRPOTrainer(GRPOTrainer):
             self._watch(everyone)
         credits = self._credit(everyone, rewards[:, :2].tolist(), generations)
         self._log_credit(mode, everyone, credits)
-        if self.args.arm != "answer":
+        if self.settings.arm != "answer":
             self._use(output, credits, everyone, len(inputs))
         return output
+
+    def _mode_and_group(self) -> tuple[str, int]:
+        """ "train" or "eval", and the responses per example in it."""
+        training = self.model is not None and self.model.training
+        group = self.num_generations if training else self.num_generations_eval
+        return ("train" if training else "eval"), group or 1
 
     def _judge_local(self, example_ids, ids_list, loss_tokens) -> list[Judgement]:
         """Verdicts on this process's completions, on the very text that the token offsets refer to."""
@@ -96,9 +102,10 @@ class RubricGRPOTrainer(GRPOTrainer):
         texts = [text_and_offsets(tokenizer, ids) for ids in ids_list]
         rank = self.accelerator.process_index
         rollouts = [
-            Rollout(f"step{step:05d}-{rank}-{i:03d}", example_id, text, "policy", i % self.num_generations)
+            Rollout(f"step{step:05d}-{rank}-{i:03d}", example_id, text, "policy", i)
             for i, (example_id, (text, _)) in enumerate(zip(example_ids, texts, strict=True))
         ]
+        assert self.judge is not None
         verdicts = iter(self.judge.judge([(self.examples[r.example_id], r) for r in rollouts]))
         return [
             Judgement(r, offsets, [next(verdicts) for _ in self.examples[r.example_id].criteria], tokens)
@@ -108,10 +115,10 @@ class RubricGRPOTrainer(GRPOTrainer):
     def _refuse_too_many_missing(self, everyone: Sequence[Judgement]) -> None:
         verdicts = [verdict for judgement in everyone for verdict in judgement.verdicts]
         missing = [verdict for verdict in verdicts if verdict.verdict is None]
-        if len(missing) > self.args.max_missing * len(verdicts):
+        if len(missing) > self.settings.max_missing * len(verdicts):
             raise InputError(
                 f"step {self.state.global_step}: {len(missing)} of {len(verdicts)} verdicts are missing, more than "
-                f"max_missing = {self.args.max_missing:g}; the first reason: {missing[0].error}"
+                f"max_missing = {self.settings.max_missing:g}; the first reason: {missing[0].error}"
             )
 
     def _watch(self, everyone: Sequence[Judgement]) -> None:
@@ -124,20 +131,26 @@ class RubricGRPOTrainer(GRPOTrainer):
 
     def _credit(self, everyone: Sequence[Judgement], rewards, generations: int) -> list[GroupCredit]:
         """One credit per group of `generations` completions, over all processes."""
-        args, credits = self.args, []
+        args, credits = self.settings, []
         for first in range(0, len(everyone), generations):
             group = range(first, first + generations)
             responses = [_scored_response(everyone[i], *rewards[i]) for i in group]
             criteria = self.examples[everyone[first].rollout.example_id].criteria
             credits.append(
-                token_advantages(criteria, responses, arm=args.arm, budget=args.budget, pitfalls=args.pitfalls)
+                token_advantages(
+                    criteria,
+                    responses,
+                    arm=cast(Arm, args.arm),
+                    budget=args.budget,
+                    pitfalls=cast(PitfallSetting, args.pitfalls),
+                )
             )
         return credits
 
     def _use(self, output, credits: Sequence[GroupCredit], everyone: Sequence[Judgement], count: int) -> None:
         """Puts the local slice of the advantages into the batch, and into TRL's log of completions."""
         rows = [row for credit in credits for row in credit.advantages]
-        if self.args.match_rms:
+        if self.settings.match_rms:
             squares = sum(float(np.square(row[: j.loss_tokens]).sum()) for row, j in zip(rows, everyone, strict=True))
             rms = (squares / max(sum(j.loss_tokens for j in everyone), 1)) ** 0.5
             rows = [row / rms for row in rows] if rms >= MINIMAL_RMS else rows

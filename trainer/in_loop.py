@@ -1,8 +1,9 @@
 """The verifier watched while it trains a policy: a sample of its verdicts goes to the teacher (DESIGN section 5).
 
 In: each step's verdicts. Out: rolling agreement and kappa, and `samples.jsonl`, a line per sampled verdict with its
-weight. The sample is drawn by verdict (half yes, half no as far as they go), so overall rates weigh each sampled verdict
-by the inverse of its chance to be drawn. The teacher answers in the background.
+weight. The sample is drawn by verdict (half yes, half no as far as they go), so overall rates weigh each sampled
+verdict by the inverse of its chance to be drawn. The teacher answers in the background. A run that is gone on with
+keeps the samples of the steps before the one that it starts from.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from ..verifier.rundir import write_atomic
 from ..verifier.schema import Example, Judge, Rollout, Verdict
 
 Judged = tuple[Example, Rollout, Verdict]
@@ -44,15 +46,15 @@ def draw(judged: Sequence[Judged], count: int, rng: random.Random) -> list[tuple
 
 def weighted_agreement(samples: Sequence[Sample]) -> dict[str, float | None]:
     """Agreement and Cohen's kappa over the known pairs, weighted; None where they are not defined."""
-    known = [s for s in samples if s.teacher.verdict is not None]
-    total = sum(s.weight for s in known)
+    cell = {(a, b): 0.0 for a in (True, False) for b in (True, False)}
+    for s in samples:
+        if s.teacher.verdict is not None:
+            cell[s.teacher.verdict, bool(s.judge.verdict)] += s.weight
+    total = sum(cell.values())
     if not total:
         return {"agreement": None, "kappa": None}
-    cell = {(a, b): 0.0 for a in (True, False) for b in (True, False)}
-    for s in known:
-        cell[bool(s.teacher.verdict), bool(s.judge.verdict)] += s.weight / total
-    agreement = cell[True, True] + cell[False, False]
-    yes_a, yes_b = cell[True, True] + cell[True, False], cell[True, True] + cell[False, True]
+    agreement = (cell[True, True] + cell[False, False]) / total
+    yes_a, yes_b = (cell[True, True] + cell[True, False]) / total, (cell[True, True] + cell[False, True]) / total
     chance = yes_a * yes_b + (1 - yes_a) * (1 - yes_b)
     return {"agreement": agreement, "kappa": (agreement - chance) / (1 - chance) if chance < 1 - 1e-12 else None}
 
@@ -63,12 +65,15 @@ class InLoopAgreement:
     def __init__(self, teacher: Judge, per_step: int, folder: Path, seed: int, window: int = 10):
         self.teacher, self.per_step, self.window, self.seed = teacher, per_step, window, seed
         self.path = folder / "samples.jsonl"
-        self.samples: list[Sample] = []
+        self.samples = _read(self.path)
+        self._started = False
         self._pool = ThreadPoolExecutor(1)
         self._pending: list[tuple[int, list[tuple[Judged, float]], Future]] = []
 
     def observe(self, step: int, judged: Sequence[Judged]) -> dict[str, float]:
         """Samples a step's verdicts and returns the rolling figures of what the teacher has answered so far."""
+        if not self._started:
+            self._start(step)
         drawn = draw(judged, self.per_step, random.Random(f"{self.seed}-{step}"))
         future = self._pool.submit(self._ask, [judged for judged, _ in drawn])
         self._pending.append((step, drawn, future))
@@ -76,6 +81,13 @@ class InLoopAgreement:
         recent = [s for s in self.samples if s.step > step - self.window]
         figures = weighted_agreement(recent)
         return {f"judge/{key}": value for key, value in figures.items() if value is not None}
+
+    def _start(self, step: int) -> None:
+        """Forgets the samples of steps that are taken again after an interruption."""
+        self._started = True
+        self.samples = [sample for sample in self.samples if sample.step < step]
+        if self.path.is_file():
+            write_atomic(self.path, "".join(map(_line, self.samples)))
 
     def _ask(self, drawn: Sequence[Judged]) -> list[Verdict]:
         verdicts = []
@@ -95,10 +107,23 @@ class InLoopAgreement:
             self.samples += fresh
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("a") as file:
-                file.writelines(json.dumps(asdict(sample)) + "\n" for sample in fresh)
+                file.writelines(map(_line, fresh))
 
     def close(self) -> dict[str, float | int | None]:
         """Waits for the teacher; overall weighted figures and the number of sampled verdicts."""
-        self.collect(wait=True)
-        self._pool.shutdown()
+        try:
+            self.collect(wait=True)
+        finally:
+            self._pool.shutdown(cancel_futures=True)
         return {**weighted_agreement(self.samples), "sampled": len(self.samples)}
+
+
+def _line(sample: Sample) -> str:
+    return json.dumps(asdict(sample)) + "\n"
+
+
+def _read(path: Path) -> list[Sample]:
+    """The samples of an earlier start; a last line that was cut off is left out."""
+    lines = path.read_text().splitlines(keepends=True) if path.is_file() else []
+    rows = [json.loads(line) for line in lines if line.endswith("\n")]
+    return [Sample(r["step"], r["weight"], Verdict(**r["judge"]), Verdict(**r["teacher"])) for r in rows]

@@ -25,16 +25,17 @@ def byte_alphabet() -> dict[str, int]:
 
 
 def token_bytes(tokenizer, ids: Sequence[int]) -> list[bytes]:
-    """The bytes that each token writes; none for special tokens. Raises InputError for another kind of tokenizer."""
-    special, added = set(tokenizer.all_special_ids), tokenizer.get_added_vocab()
+    """The bytes that each token writes, as the tokenizer's own decoder has them; none for special and unknown ids.
+    Raises InputError for another kind of tokenizer."""
+    added = tokenizer.added_tokens_decoder
     table, out = byte_alphabet(), []
     for index, token in zip(ids, tokenizer.convert_ids_to_tokens(list(ids)), strict=True):
-        if index in special or token is None:
+        if token is None or (index in added and added[index].special):
             out.append(b"")
-        elif token in added:
-            out.append(token.encode())
-        elif all(character in table for character in token):
+        elif all(character in table for character in token):  # added tokens too: the decoder makes no difference
             out.append(bytes(table[character] for character in token))
+        elif index in added:
+            out.append(token.encode())
         else:
             raise InputError(f"token {token!r} is not byte-level BPE; the trainer needs a tokenizer of the Qwen family")
     return out
@@ -48,7 +49,7 @@ def text_and_offsets(tokenizer, ids: Sequence[int]) -> tuple[str, np.ndarray]:
     starts = _character_starts(data)  # byte index at which each character begins
     ends = np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
     begun = np.searchsorted(starts, ends)  # characters begun before each token's end
-    return text, np.stack([np.concatenate([[0], begun[:-1]]), begun], axis=1).astype(np.int64)
+    return text, np.stack([np.concatenate([[0], begun])[:-1], begun], axis=1).astype(np.int64)
 
 
 def _character_starts(data: bytes) -> np.ndarray:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .errors import InputError
 from .prompt import prompt_hash
-from .schema import SCHEMA_VERSION, Mode
+from .schema import SCHEMA_VERSION
 
 FILE = "verifier.json"
 
@@ -25,7 +25,7 @@ class VerifierCard:
     base: str
     base_hash: str
     prompt_hash: str
-    mode: Mode
+    mode: str
     readings: bool
     temperature: float = 1.0
     schema_version: int = SCHEMA_VERSION
@@ -44,12 +44,17 @@ def read_card(folder: str | Path) -> VerifierCard:
     if not path.is_file():
         raise InputError(f"{folder} has no {FILE}; give a folder that claimwise distill wrote")
     try:
-        card = VerifierCard(**json.loads(path.read_text()))
+        values = dict(json.loads(path.read_text()))
     except (TypeError, ValueError) as error:
         raise InputError(f"{path} cannot be read ({error}); distil the verifier again") from error
-    if card.schema_version != SCHEMA_VERSION:
-        raise InputError(f"{path} is of schema version {card.schema_version}, this is {SCHEMA_VERSION}; distil it again")
-    ours = prompt_hash(card.mode, card.readings)
+    version = values.get("schema_version")
+    if version != SCHEMA_VERSION:  # before the fields, of which another version may have others
+        raise InputError(f"{path} is of schema version {version}, this is {SCHEMA_VERSION}; distil it again")
+    try:
+        card = VerifierCard(**values)
+        ours = prompt_hash(card.mode, card.readings)
+    except (TypeError, KeyError) as error:
+        raise InputError(f"{path} is not what claimwise distill writes ({error}); distil it again") from error
     if card.prompt_hash != ours:
         raise InputError(
             f"{path}: the adapter was trained on prompt {card.prompt_hash}, this version writes {ours}; distil it again"

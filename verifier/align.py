@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from .sentences import split_sentences, widen
+from .sentences import split_sentences, trim, widen
 
 FUZZY_CUTOFF = 60.0  # of 100; rapidfuzz.fuzz.partial_ratio_alignment's scale
 
@@ -53,7 +53,7 @@ def _found(
     text = response[start:end]
     # White space belongs to the sentence before it, which a quote that begins with a space does not mean.
     inner = (start + len(text) - len(text.lstrip()), end - len(text) + len(text.rstrip()))
-    sentence_start, sentence_end = widen(split_sentences(response), inner)
+    sentence_start, sentence_end = trim(response, widen(split_sentences(response), inner))
     return Alignment(match, start, end, text, score, sentence_start, sentence_end)
 
 

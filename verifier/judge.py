@@ -1,7 +1,7 @@
 """The verifier as a judge: examples and responses in, verdicts out (`load_judge`).
 
-    judge = load_judge("runs/verifier", mode="image")
-    verdicts = judge.judge([(example, rollout), ...])
+judge = load_judge("runs/verifier", mode="image")
+verdicts = judge.judge([(example, rollout), ...])
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import datetime
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import cast
 
 import torch
 
@@ -19,7 +20,7 @@ from .model import VisionLanguageModel, base_hash, load_model
 from .packed import Answer, answer_trees
 from .prompt import prompt_hash
 from .schema import Example, Mode, Rollout, Verdict
-from .sentences import LABELS, split_sentences
+from .sentences import LABELS, split_sentences, trim
 from .tree import Tree
 
 MAX_PACKED_TOKENS = 16384
@@ -34,7 +35,8 @@ class PackedJudge:
 
     def __init__(self, model: VisionLanguageModel, card: VerifierCard, max_packed_tokens: int = MAX_PACKED_TOKENS):
         self.model, self.card, self.max_packed_tokens = model, card, max_packed_tokens
-        self.name, self.mode = card.name, card.mode
+        self.name = card.name
+        self.mode: Mode = cast(Mode, card.mode)
         encoder = model.encoder
         self._label_of = {index: label for label, index in encoder.label_ids.items()}
 
@@ -86,7 +88,8 @@ class PackedJudge:
 
     def _verdict(self, rollout: Rollout, criterion, answer: Answer, sentences) -> Verdict:
         label = self._label_of[answer.label_id]
-        start, end = sentences[LABELS.index(label)] if label in LABELS else (None, None)
+        pointed = label in LABELS
+        start, end = trim(rollout.response, sentences[LABELS.index(label)]) if pointed else (None, None)
         reading = self.model.processor.tokenizer.decode(answer.reading_ids).strip() if self.card.readings else None
         return Verdict(
             example_id=rollout.example_id,
@@ -153,7 +156,7 @@ def load_judge(
     return PackedJudge(model, card, max_packed_tokens)
 
 
-def base_judge(model: VisionLanguageModel, mode: Mode, name: str, readings: bool) -> PackedJudge:
+def base_judge(model: VisionLanguageModel, mode: str, name: str, readings: bool) -> PackedJudge:
     """A judge without an adapter, under the same prompt: what distillation is measured against."""
     card = VerifierCard(name, model.path, "", prompt_hash(mode, readings), mode, readings)
     return PackedJudge(model, card)

@@ -10,13 +10,14 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoModelForImageTextToText, PreTrainedModel, ProcessorMixin
 
 from .errors import InputError
 from .prompt import SYSTEM, PromptEncoder
-from .schema import Example, Mode
+from .schema import Example
 from .sentences import split_sentences
 from .tables import load_image
 from .tree import Packed, Tree, pack
@@ -28,12 +29,14 @@ class VisionLanguageModel:
     """Model, processor and encoder of one checkpoint. `backbone` is the model without adapter wrapping."""
 
     def __init__(self, model: PreTrainedModel, processor: ProcessorMixin, path: str):
-        self.model, self.processor, self.path = model, processor, path
+        self.model: Any = model  # a PreTrainedModel, or its PEFT wrapping
+        self.processor: Any = processor
+        self.path = path
         self.encoder = PromptEncoder(processor.tokenizer)
-        self._images: OrderedDict[object, tuple[torch.Tensor, torch.Tensor]] = OrderedDict()
+        self._images: OrderedDict[object, tuple[torch.Tensor, torch.Tensor, Any]] = OrderedDict()  # pixels, grid, image
 
     @property
-    def backbone(self) -> PreTrainedModel:
+    def backbone(self) -> Any:
         get_base = getattr(self.model, "get_base_model", None)
         return get_base() if get_base else self.model
 
@@ -54,7 +57,9 @@ class VisionLanguageModel:
             parts.append(self._images[key])
         return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
 
-    def tree(self, example: Example, response: str, branches: Sequence[Sequence[int]], mode: Mode, system=None) -> Tree:
+    def tree(
+        self, example: Example, response: str, branches: Sequence[Sequence[int]], mode: str, system: str | None = None
+    ) -> Tree:
         """The prefix of one response with the given branches; text mode leaves the image out."""
         pixels, grid, counts = None, None, []
         if mode == "image":
@@ -87,7 +92,11 @@ def base_hash(path: str | Path) -> str:
     if not folder.is_dir():  # a Hub name: its snapshot in the cache
         from huggingface_hub import snapshot_download
 
-        folder = Path(snapshot_download(str(path), allow_patterns=["*.safetensors"]))
+        try:
+            folder = Path(snapshot_download(str(path), allow_patterns=["*.safetensors"]))
+        except (OSError, ValueError) as error:  # no such name, or no connection
+            reason = str(error).strip().partition("\n")[0]
+            raise InputError(f"the base model {str(path)!r} is no folder, nor found on the Hub: {reason}") from error
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise InputError(f"{folder} holds no safetensors file; give the folder of a base model")

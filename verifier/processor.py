@@ -34,7 +34,7 @@ class ImageOnlyQwen3VLProcessor(Qwen3VLProcessor):
         return super().check_argument_for_proper_class(argument_name, argument)
 
     @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path, **kwargs):
+    def from_pretrained(cls, pretrained_model_name_or_path, **kwargs):  # pyright: ignore[reportIncompatibleMethodOverride]
         path = Path(pretrained_model_name_or_path)
         template = (path / "chat_template.jinja").read_text()
         return cls(

@@ -42,6 +42,15 @@ def widen(sentences: Sequence[tuple[int, int]], span: tuple[int, int]) -> tuple[
     return touched[0][0], touched[-1][1]
 
 
+def trim(text: str, span: tuple[int, int]) -> tuple[int, int]:
+    """The span without the white space around it: the token behind a sentence may begin with that space, and is not
+    part of what the sentence says. White space alone stays as it is."""
+    inside = text[span[0] : span[1]]
+    if not inside.strip():
+        return span
+    return span[0] + len(inside) - len(inside.lstrip()), span[1] - len(inside) + len(inside.rstrip())
+
+
 def label_of(sentences: Sequence[tuple[int, int]], span: tuple[int, int] | None) -> str:
     """The label of the last sentence that the span touches; "-" without a span."""
     if span is None or not sentences:

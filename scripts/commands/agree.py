@@ -6,12 +6,12 @@ dimensions. Out: a table of figures, or one JSON object (see `eval.agreement`).
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any
 
 from ...verifier.tables import read_examples, read_verdicts
+from ..parser import CommandParser
 
 EPILOG = """example:
   claimwise agree runs/quickstart/verdicts/gold-image.jsonl runs/quickstart/verdicts/image.jsonl
@@ -21,12 +21,11 @@ Missing verdicts are counted and never scored. Spans are compared where both ver
 Brackets: 95% intervals, bootstrapped over examples."""
 
 
-def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="claimwise agree",
-        description="How far two verdict tables agree, overall and per dimension.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def make_parser() -> CommandParser:
+    parser = CommandParser(
+        "agree",
+        "How far two verdict tables agree, overall and per dimension.",
+        EPILOG,
     )
     parser.add_argument("table_a", metavar="TABLE_A", type=Path, help="the reference's verdicts, .jsonl or .parquet")
     parser.add_argument("table_b", metavar="TABLE_B", type=Path, help="the verdicts to compare with it")

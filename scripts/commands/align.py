@@ -5,22 +5,25 @@ In: a UTF-8 file and a quote. Out: the quote's place and the sentences that it t
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 from pathlib import Path
 
 from ...verifier.align import Alignment, align
 from ...verifier.errors import InputError
+from ..parser import CommandParser
+
+EPILOG = """example:
+  claimwise align --response-file response.txt --quote "the total is 42" --json
+
+A quote that begins with a dash is written --quote=-5."""
 
 
-def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="claimwise align",
-        description="Find a quote in a response: exactly, else without case and spacing, else by likeness.",
-        epilog='example:\n  claimwise align --response-file response.txt --quote "the total is 42" --json\n\n'
-        "A quote that begins with a dash is written --quote=-5.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def make_parser() -> CommandParser:
+    parser = CommandParser(
+        "align",
+        "Find a quote in a response: exactly, else without case and spacing, else by likeness.",
+        EPILOG,
     )
     parser.add_argument("--response-file", type=Path, required=True, metavar="FILE", help="the response, UTF-8")
     parser.add_argument("--quote", required=True, metavar="TEXT", help="what to look for")

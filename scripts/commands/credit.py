@@ -6,13 +6,11 @@ are the trainer's own: both call `trainer.credit.token_advantages`, with no mode
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 
@@ -20,6 +18,7 @@ from ...trainer.credit import ARMS, BUDGETS, PITFALLS, GroupCredit, ScoredRespon
 from ...verifier.errors import InputError
 from ...verifier.schema import Criterion
 from ..group_file import read_group
+from ..parser import CommandParser
 
 EXAMPLE = """\
 example, to copy (the second response is wrong, and says so in its first sentence):
@@ -48,17 +47,11 @@ output with --json:
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:  # one line like any bad input, not the whole usage
-        raise InputError(f"{message}; claimwise credit --help shows an example")
-
-
-def make_parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="claimwise credit",
-        description="The advantage of every token of one group of responses to one example.",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def make_parser() -> CommandParser:
+    parser = CommandParser(
+        "credit",
+        "The advantage of every token of one group of responses to one example.",
+        EXAMPLE,
     )
     parser.add_argument("group", metavar="GROUP.json", type=Path, help="one group of at least two responses")
     parser.add_argument("--arm", choices=ARMS, default="prefix", help="who gets the credit (default: prefix)")

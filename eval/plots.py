@@ -1,0 +1,164 @@
+"""Plots as SVG to put into a page: they follow its light or dark scheme and its font, and load nothing.
+
+In: named series of numbers. Out: `Plot`, with the text for those who cannot see it. Every series has a marker or a line
+style of its own beside its colour. Lines take `currentColor`, series the page's variables --s0 .. --s3.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Colours that matplotlib writes and `_inline` replaces by what the page defines.
+INK = "#0a0b0c"
+SERIES = ("#0a0b10", "#0a0b11", "#0a0b12", "#0a0b13")
+REPLACED = {INK: "currentColor", **{colour: f"var(--s{n})" for n, colour in enumerate(SERIES)}}
+MARKERS = ("o", "s", "^", "D")
+LINES = ("-", "--", "-.", ":")
+SMOOTH_FROM = 20  # steps; fewer are drawn as they are
+STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "claimwise",  # the same input gives the same file
+    "font.size": 9,
+    "legend.frameon": False,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
+}
+
+
+@dataclass(frozen=True)
+class Plot:
+    title: str
+    svg: str
+    label: str  # what it shows, in words
+
+
+Interval = Sequence[float] | None
+
+
+def by_dimension(figures: Mapping[str, Mapping[str, tuple[float, Interval]]]) -> Plot:
+    """Judge -> dimension -> (agreement, interval): a point each, with its interval."""
+    groups = list(dict.fromkeys(group for values in figures.values() for group in values))
+
+    def draw(axes: Axes) -> None:
+        for n, (judge, values) in enumerate(figures.items()):
+            shift = 0.2 * (n - (len(figures) - 1) / 2)
+            x, y, low, high = [], [], [], []
+            for group, (value, interval) in values.items():
+                x.append(groups.index(group) + shift)
+                y.append(value)
+                low.append(max(0.0, value - interval[0]) if interval else 0.0)
+                high.append(max(0.0, interval[1] - value) if interval else 0.0)
+            axes.errorbar(x, y, [low, high], fmt=MARKERS[n], color=SERIES[n], label=judge, ms=6, lw=1.5, capsize=2)
+        axes.set_xticks(range(len(groups)), groups)
+        axes.set_ylim(-0.02, 1.03)
+        axes.set_ylabel("agreement with gold")
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, borderaxespad=0, columnspacing=1)
+
+    said = [
+        f"{judge}: " + ", ".join(f"{g} {v:.3f}".replace("\n", " ") for g, (v, _) in values.items())
+        for judge, values in figures.items()
+    ]
+    return _plot("dimensions", "Agreement with gold by dimension", said, draw)
+
+
+def reliability(bins: Mapping[str, Sequence[tuple[float, float, int]]]) -> Plot:
+    """Judge -> (mean P(yes), share of gold yes, pairs) of each bin; a point's area grows with its pairs."""
+    largest = max(count for values in bins.values() for *_, count in values)
+
+    def draw(axes: Axes) -> None:
+        axes.plot([0, 1], [0, 1], color=INK, lw=0.8, ls=":", label="calibrated")
+        for n, (judge, values) in enumerate(bins.items()):
+            p, share, count = (list(column) for column in zip(*values, strict=True))
+            axes.plot(p, share, color=SERIES[n], lw=1, ls=LINES[n], alpha=0.6)
+            sizes = [12 + 90 * c / largest for c in count]
+            axes.scatter(p, share, s=sizes, color=SERIES[n], marker=MARKERS[n], label=judge, alpha=0.8, linewidths=0)
+        axes.set(xlim=(-0.04, 1.04), ylim=(-0.04, 1.04), xlabel="P(yes) of the judge", ylabel="share of gold yes")
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0, columnspacing=1, markerscale=0.7)
+
+    said = []
+    for judge, values in bins.items():
+        total = sum(count for *_, count in values)
+        gap = sum(abs(p - share) * count for p, share, count in values) / total
+        said.append(f"{judge}: mean gap to the diagonal {gap:.3f} over {total} verdicts")
+    return _plot("reliability", "P(yes) against the share of gold yes", said, draw)
+
+
+def over_steps(name: str, what: str, lines: Mapping[str, Sequence[tuple[int, float]]], unit: str = "share") -> Plot:
+    """Line -> (step, value): each step thin, and from 20 steps on the mean of five in bold. A "share" lies in 0..1."""
+
+    from matplotlib.ticker import MaxNLocator
+
+    def draw(axes: Axes) -> None:
+        for n, (label, points) in enumerate(lines.items()):
+            steps, values = (np.array(column, dtype=float) for column in zip(*points, strict=True))
+            smooth = _mean_of_five(values) if len(values) >= SMOOTH_FROM else values
+            if len(values) >= SMOOTH_FROM:
+                axes.plot(steps, values, color=SERIES[n], lw=0.8, alpha=0.35)
+            every = max(1, len(steps) // 8)
+            axes.plot(steps, smooth, LINES[n], color=SERIES[n], marker=MARKERS[n], ms=4, markevery=every, label=label)
+        axes.set(xlabel="step", ylabel=unit)
+        if unit == "share":
+            axes.set_ylim(-0.02, 1.03)
+        else:
+            axes.set_ylim(bottom=0)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0, columnspacing=1)
+
+    said = [f"{label} from {_ends(points)}" for label, points in lines.items()]
+    return _plot(name, f"{what} over training steps", said, draw)
+
+
+def _ends(points: Sequence[tuple[int, float]]) -> str:
+    values = _mean_of_five(np.array([value for _, value in points]))
+    return f"{values[0]:.3f} at step {points[0][0]} to {values[-1]:.3f} at step {points[-1][0]}"
+
+
+def _mean_of_five(values: np.ndarray) -> np.ndarray:
+    """Each value's mean with up to two on either side."""
+    return np.array([values[max(0, i - 2) : i + 3].mean() for i in range(len(values))])
+
+
+def _plot(name: str, title: str, said: Sequence[str], draw: Callable[[Any], None]) -> Plot:
+    """4.4 inches wide: its text stays readable at the width of a phone."""
+    import io
+
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # whatever a person has set up, the same page
+        matplotlib.rcParams.update(STYLE)
+        figure = Figure(figsize=(4.4, 3.1), layout="constrained")
+        axes = figure.add_subplot()
+        axes.grid(axis="y", color=INK, alpha=0.15, lw=0.6)
+        draw(axes)
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", metadata={"Date": None}, transparent=True)
+    label = f"{title}. {'; '.join(said)}."
+    return Plot(title, _inline(buffer.getvalue(), name, label), label)
+
+
+def _inline(svg: str, name: str, label: str) -> str:
+    """The svg element alone: no links, ids that no other plot of the page has, the page's colours and font."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'\bid="', f'id="{name}-', svg)
+    svg = re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", svg)
+    svg = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font-size: \1", svg)
+    for colour, name_on_page in REPLACED.items():
+        svg = svg.replace(colour, name_on_page)
+    view = re.search(r'viewBox="[^"]*"', svg)
+    opening = f'<svg class="plot" role="img" aria-label="{html.escape(label)}" {view[0] if view else ""}>'
+    return re.sub(r"<svg[^>]*>", lambda _: opening, svg, count=1)

@@ -1,0 +1,180 @@
+"""A run folder, read for its report and checked.
+
+In: the folder of a run. Out: `RunFolder`. `summary.json` must be there; of the other files each may be missing, and the
+report then says so in place of that section. What is there but cannot be used is one InputError that names file and
+key.
+
+    summary.json   verdicts/{gold-image,gold-text,image,text,base}.jsonl   heldout/{examples,rollouts}.parquet
+    policy/log.jsonl   policy/in_loop/samples.jsonl   credit.json (see `report_credit`)
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..verifier.columns import VERDICTS, checked_values
+from ..verifier.errors import InputError
+from ..verifier.schema import Example, Rollout, Verdict
+from ..verifier.tables import read_examples, read_rollouts, read_verdicts
+from .report_credit import Credit, parse_credit
+
+TABLES = ("gold-image", "gold-text", "image", "text", "base")
+
+
+@dataclass(frozen=True)
+class SampledPair:
+    """A verdict of the judge while it trained the policy, beside the teacher's. `weight`: one over its chance to be
+    drawn."""
+
+    step: int
+    weight: float
+    judge: Verdict
+    teacher: Verdict
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    path: Path
+    summary: dict[str, Any]
+    verdicts: dict[str, list[Verdict]]  # by name of `TABLES`, those that exist
+    examples: dict[str, Example]  # by id, like the rollouts; empty where the tables do not exist
+    rollouts: dict[str, Rollout]
+    log: list[dict[str, Any]]  # by step, each step once
+    samples: list[SampledPair]
+    credit: Credit | None
+
+    def figure(self, *keys: str) -> float | None:
+        """A number of the summary, or None where it is null or absent. InputError where it is anything else."""
+        value: Any = self.summary
+        for depth, key in enumerate(keys):
+            if not isinstance(value, dict):
+                raise self._bad(keys[:depth], value, "an object or null")
+            value = value.get(key)
+            if value is None:
+                return None
+        if not is_number(value):
+            raise self._bad(keys, value, "a finite number or null")
+        return float(value)
+
+    def entries(self, key: str) -> dict[str, Any]:
+        """An object of the summary, such as "versions"; empty where it is null or absent."""
+        value = self.summary.get(key)
+        if not isinstance(value, dict | None):
+            raise self._bad((key,), value, "an object or null")
+        return value or {}
+
+    def table_path(self, name: str) -> Path:
+        return table_path(self.path, name)
+
+    def _bad(self, keys: tuple[str, ...], value: object, wanted: str) -> InputError:
+        return InputError(f"{self.path / 'summary.json'}: key {'.'.join(keys)!r} is {value!r}; it must be {wanted}")
+
+
+def read_run(run: Path) -> RunFolder:
+    if not run.is_dir():
+        raise InputError(f"{run}: there is no such folder; give the folder of a run, such as runs/quickstart")
+    if not (run / "summary.json").is_file():
+        raise InputError(f"{run} has no summary.json, so it holds no finished run; claimwise quickstart makes one")
+    summary = _json(run / "summary.json")
+    if not isinstance(summary, dict):
+        raise InputError(f"{run / 'summary.json'}: it is no object; claimwise quickstart writes it")
+    examples, rollouts = run / "heldout/examples.parquet", run / "heldout/rollouts.parquet"
+    credit = run / "credit.json"
+    data = RunFolder(
+        path=run,
+        summary=summary,
+        verdicts={name: read_verdicts(path) for name in TABLES if (path := table_path(run, name)).exists()},
+        examples={e.example_id: e for e in read_examples(examples)} if examples.exists() else {},
+        rollouts={r.rollout_id: r for r in read_rollouts(rollouts)} if rollouts.exists() else {},
+        log=_read_log(run / "policy/log.jsonl"),
+        samples=list(_read_samples(run / "policy/in_loop/samples.jsonl")),
+        credit=parse_credit(_json(credit), credit) if credit.exists() else None,
+    )
+    _check_spans(data)
+    return data
+
+
+def _check_spans(run: RunFolder) -> None:
+    for name, verdicts in run.verdicts.items():
+        for verdict in verdicts:
+            rollout = run.rollouts.get(verdict.rollout_id)
+            if rollout and verdict.span and verdict.span[1] > len(rollout.response):
+                raise InputError(
+                    f"{run.table_path(name)}: the span {verdict.span[0]}..{verdict.span[1]} of criterion "
+                    f"{verdict.criterion_id!r} lies outside rollout {verdict.rollout_id!r}, which has "
+                    f"{len(rollout.response)} characters; heldout/rollouts.parquet must be the one that was judged"
+                )
+
+
+def table_path(run: Path, name: str) -> Path:
+    return run / "verdicts" / f"{name}.jsonl"
+
+
+def series(log: list[dict[str, Any]], key: str) -> list[tuple[int, float]]:
+    """(step, value) where a row of the log has a finite number; a step without one is left out."""
+    return [(row["step"], float(row[key])) for row in log if is_number(row.get(key))]
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _read_log(path: Path) -> list[dict[str, Any]]:
+    by_step: dict[int, dict[str, Any]] = {}
+    for number, row in _json_lines(path):
+        if type(row.get("step")) is not int:
+            raise InputError(f"{path}, row {number}: key 'step' is {row.get('step')!r}; it must be a whole number")
+        by_step[row["step"]] = row  # of a step that a resumed run took again, the last
+    return [by_step[step] for step in sorted(by_step)]
+
+
+def _read_samples(path: Path) -> Iterator[SampledPair]:
+    for number, row in _json_lines(path):
+        try:
+            if type(row.get("step")) is not int or not is_number(row.get("weight")) or row["weight"] <= 0:
+                raise InputError("it needs 'step', a whole number, and 'weight', a positive number")
+            pair = [_verdict(row, side) for side in ("judge", "teacher")]
+        except InputError as error:
+            raise InputError(f"{path}, row {number}: {error}") from None
+        yield SampledPair(row["step"], float(row["weight"]), *pair)
+
+
+def _verdict(row: dict[str, Any], side: str) -> Verdict:
+    if not isinstance(row.get(side), dict):
+        raise InputError(f"key {side!r} is {row.get(side)!r}; it must be a verdict row")
+    return Verdict(**checked_values(row[side], VERDICTS))
+
+
+def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Numbered objects of a JSONL file, none where there is no file."""
+    if not path.exists():
+        return
+    for number, line in enumerate(_text(path).split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{path}, row {number}: it is not JSON ({error}); give one object a line") from None
+        if not isinstance(row, dict):
+            raise InputError(f"{path}, row {number}: it is no object; give one object a line")
+        yield number, row
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(_text(path))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: it is not JSON ({error})") from None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: it cannot be read ({error})") from None

@@ -1,0 +1,88 @@
+"""claimwise train: GRPO with the verifier as judge and component-wise prefix credit."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+HELP = """usage: claimwise train --config RECIPE.yaml [--KEY VALUE ...]
+
+Train a policy by GRPO; a verifier judges every rollout, and each criterion's credit goes to the tokens up to the
+sentence that decides it.
+
+Settings come from a YAML recipe and from flags, which win. The most used:
+  --model DIR|NAME          the policy
+  --examples FILE           examples to train on
+  --verifier DIR            the judge's adapter folder; oracle in the digits world
+  --teacher oracle          who checks sampled verdicts while training (default: nobody)
+  --arm answer|scalar|scalar-z|component|prefix|span         where credit goes (default: prefix)
+  --budget paper|release-sequence|release-prefix|A,F,R       shares of answer, format and rubric
+  --pitfalls veto|veto-answer|criterion|off
+  --output_dir DIR          the trained policy's folder
+  --learning_rate, --max_steps, --num_generations, --beta, ...   as in trl.GRPOConfig
+  --help-all                every setting (loads torch)
+
+example:
+  claimwise train --config scripts/recipes/grpo-digits.yaml --examples runs/quickstart/policy-examples/examples.parquet \\
+      --verifier runs/quickstart/verifier-image --output_dir runs/policy
+"""
+
+
+def main(argv: list[str]) -> int:
+    if not argv or {"-h", "--help"} & set(argv):
+        print(HELP)
+        return 0 if argv else 2
+    from ...trainer.config import RubricGRPOConfig
+    from ...verifier.settings import parse_settings
+
+    argv = ["--help" if flag == "--help-all" else flag for flag in argv]
+    config = parse_settings(RubricGRPOConfig, argv, "train")
+    figures = run(config)
+    print(json.dumps(figures, indent=2))
+    print(f"{config.output_dir}: policy after {config.max_steps} steps of arm {config.arm}")
+    return 0
+
+
+def run(config) -> dict:
+    """Trains as the settings say; the judge, the teacher and what is logged beside the rewards are chosen here."""
+    from ...trainer.run import train
+    from ...verifier.errors import InputError
+    from ...verifier.tables import read_examples
+
+    if not config.examples:
+        raise InputError("the setting examples is empty; give the path of an example table")
+    examples = read_examples(config.examples)
+    oracle = "oracle" in (config.verifier, config.teacher)
+    if config.teacher not in ("", "oracle"):
+        raise InputError(f"teacher is {config.teacher!r}; it must be oracle, or empty for nobody")
+    judge, teacher = _judge(config), None
+    if config.teacher:
+        from ...distill.oracle import OracleJudge
+
+        teacher = OracleJudge("image")
+    return train(config, examples, judge, teacher, _digits_monitors(examples) if oracle else ())
+
+
+def _judge(config) -> Any:
+    if not config.verifier:
+        return None
+    if config.verifier == "oracle":
+        from ...distill.oracle import OracleJudge
+
+        return OracleJudge("image")
+    from ...verifier.judge import load_judge
+
+    return load_judge(config.verifier, base=config.verifier_base or None)
+
+
+def _digits_monitors(examples) -> list:
+    """In the digits world the share of digits read right, against the human labels, is logged and never rewarded."""
+    from ...distill.digits import score_policy
+
+    by_id = {example.example_id: example for example in examples}
+
+    def digits_read(completions, example_id, **kwargs) -> list[float]:
+        texts = [completion[-1]["content"] for completion in completions]
+        return [score_policy(text, by_id[e])["digits"] for text, e in zip(texts, example_id, strict=True)]
+
+    return [digits_read]

@@ -1,0 +1,46 @@
+"""Shared by the tests: the shipped tiny models, a few examples of the digits world, and single-threaded torch."""
+
+from __future__ import annotations
+
+import os
+import random
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("GOMP_SPINCOUNT", "0")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+ASSETS = Path(str(resources.files("claimwise.distill"))) / "assets"
+
+
+@pytest.fixture(scope="session")
+def assets() -> Path:
+    return ASSETS
+
+
+@pytest.fixture(scope="session")
+def base():
+    """The shipped base in float32; tests must not change it."""
+    import torch
+    from claimwise.verifier.model import load_model
+
+    return load_model(ASSETS / "base", dtype=torch.float32)
+
+
+@pytest.fixture(scope="session")
+def items():
+    """Twelve held-out examples, each with an edited response."""
+    from claimwise.distill.digits import make_example
+    from claimwise.distill.edits import counterfactual
+    from claimwise.verifier.schema import Rollout
+
+    rng, out = random.Random(11), []
+    for number in range(12):
+        example = make_example(rng, "test", number)
+        edited = counterfactual(rng, example.reference or "")
+        assert edited is not None
+        text, edit = edited
+        out.append((example, Rollout(f"{example.example_id}/{edit}", example.example_id, text, "reference", edit=edit)))
+    return out

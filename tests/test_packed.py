@@ -1,0 +1,126 @@
+"""Packed judging equals judging one criterion at a time, and equals transformers' own forward without any packing."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from claimwise.verifier.judge import base_judge
+from claimwise.verifier.packed import answer_trees
+from claimwise.verifier.sentences import LABELS, split_sentences
+from claimwise.verifier.tree import Tree, tree_mask
+
+MODES = ("image", "text")
+
+
+def margin(verdict) -> float:
+    return math.log(verdict.p_yes / (1 - verdict.p_yes))
+
+
+def allowed_labels(model, response: str) -> list[int]:
+    count = len(split_sentences(response))
+    return [model.encoder.label_ids[label] for label in ("-", *LABELS[:count])]
+
+
+def test_a_token_sees_its_ancestors_only():
+    # prefix of 2, branch 1 of 2, branch 2 of 1, padding
+    mask = tree_mask(torch.tensor([[0, 0, 1, 1, 2, -1]]))[0, 0].int().tolist()
+    assert mask[:5] == [
+        [1, 0, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0, 0],
+        [1, 1, 1, 0, 0, 0],
+        [1, 1, 1, 1, 0, 0],
+        [1, 1, 0, 0, 1, 0],  # the second branch does not see the first
+    ]
+    assert all(row[5] == 0 for row in mask[:5])  # nobody sees the padding
+    assert mask[5][5] == 1  # which sees itself: a row without a key would be NaN
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_packed_equals_one_by_one(base, items, mode):
+    judge = base_judge(base, mode, "base", readings=mode == "image")
+    packed = judge.judge(items)
+    single = [
+        judge.judge([(dataclasses.replace(example, criteria=(criterion,)), rollout)])[0]
+        for example, rollout in items
+        for criterion in example.criteria
+    ]
+    assert max(abs(margin(a) - margin(b)) for a, b in zip(packed, single, strict=True)) < 1e-4
+    assert [(v.key, v.verdict, v.span, v.reading) for v in packed] == [
+        (v.key, v.verdict, v.span, v.reading) for v in single
+    ]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_packed_equals_a_plain_causal_forward(base, items, mode):
+    """Positions by the model itself, no mask, no cache: the branch appended to the prefix."""
+    example, rollout = items[0]
+    branches = [base.encoder.branch(criterion.text) for criterion in example.criteria]
+    tree = base.tree(example, rollout.response, branches, mode)
+    answers = answer_trees(base, [tree], [allowed_labels(base, rollout.response)], readings=mode == "image")[0]
+    for branch, answer in zip(branches, answers, strict=True):
+        written = [answer.label_id]
+        written += [*answer.reading_ids, base.encoder.reading_end_id] if mode == "image" else []
+        ids = torch.tensor([tree.prefix + branch + written])
+        vision = {}
+        if mode == "image":
+            kinds = (ids == base.encoder.image_id).int()
+            vision = {
+                "pixel_values": tree.pixel_values,
+                "image_grid_thw": tree.image_grid_thw,
+                "mm_token_type_ids": kinds,
+            }
+        with torch.no_grad():
+            logits = base.model(input_ids=ids, **vision).logits[0, -1]
+        wanted = float(logits[base.encoder.yes_id] - logits[base.encoder.no_id])
+        assert answer.margin == pytest.approx(wanted, abs=1e-4)
+
+
+def test_rows_with_and_without_an_image_in_one_batch(base, items):
+    """ms-swift#9287: M-RoPE with fewer image grids than rows."""
+    example, rollout = items[0]
+    branches = [base.encoder.branch(criterion.text) for criterion in example.criteria]
+    trees = [base.tree(example, rollout.response, branches, mode, system="Check.") for mode in MODES]
+    allowed = [allowed_labels(base, rollout.response)] * 2
+    both = answer_trees(base, trees, allowed, readings=False)
+    for tree, row in zip(trees, both, strict=True):
+        alone = answer_trees(base, [tree], allowed[:1], readings=False)[0]
+        assert [a.margin for a in row] == pytest.approx([a.margin for a in alone], abs=1e-4)
+
+
+@pytest.mark.parametrize("limit", [200, 100_000])
+def test_what_does_not_fit_is_split_and_never_cut(base, items, limit):
+    whole = base_judge(base, "image", "base", readings=True).judge(items)
+    judge = base_judge(base, "image", "base", readings=True)
+    judge.max_packed_tokens = limit
+    split = judge.judge(items)
+    assert [(v.key, v.verdict, v.span) for v in split] == [(v.key, v.verdict, v.span) for v in whole]
+    assert max(abs(margin(a) - margin(b)) for a, b in zip(split, whole, strict=True)) < 1e-4
+
+
+def test_a_criterion_that_cannot_fit_is_refused_with_its_length(base, items):
+    from claimwise.verifier import InputError
+
+    judge = base_judge(base, "image", "base", readings=True)
+    judge.max_packed_tokens = 50
+    with pytest.raises(InputError, match=r"needs \d+ tokens, more than max_packed_tokens = 50"):
+        judge.judge(items[:1])
+
+
+def test_trees_without_a_response(base, items):
+    """An empty response has no sentence: the only label left is the one for none."""
+    example, rollout = items[0]
+    empty = dataclasses.replace(rollout, response="")
+    verdicts = base_judge(base, "image", "base", readings=True).judge([(example, empty)])
+    assert len(verdicts) == len(example.criteria)
+    assert all(v.span is None and v.verdict is not None for v in verdicts)
+
+
+def test_readings_are_at_most_eight_tokens(base, items):
+    example, rollout = items[0]
+    tree = base.tree(example, rollout.response, [base.encoder.branch("Anything at all.")] * 2, "image")
+    assert isinstance(tree, Tree)
+    answers = answer_trees(base, [tree], [[base.encoder.label_ids["-"]]], readings=True)[0]
+    assert all(len(a.reading_ids) <= 8 and math.isfinite(a.margin) for a in answers)
