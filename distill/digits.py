@@ -1,4 +1,4 @@
-"""The embedded world: pictures of four handwritten digits, what is said about them, and what is true (DESIGN section 6).
+"""The embedded world: pictures of four handwritten digits, what is said about them, and what is true.
 
 In: scikit-learn's 1,797 handwritten digits with their human labels. Out: examples (a 2x2 picture, a question, a rubric
 with some criteria wrong on purpose), responses in varied wording, and the gold answer to any criterion of any response:

@@ -1,4 +1,4 @@
-"""The distillation loss on packed trees (DESIGN section 4, "The student").
+"""The distillation loss on packed trees.
 
 In: trees whose branches end in targets (label, reading, verdict) and the teacher's P(yes). Out: one number: cross-entropy
 of label and reading tokens, plus the verdict's cross-entropy against the teacher's P(yes), over the yes and no logits

@@ -1,4 +1,4 @@
-"""Distillation: a LoRA verifier trained on a teacher's verdicts, on packed trees (DESIGN section 4).
+"""Distillation: a LoRA verifier trained on a teacher's verdicts, on packed trees.
 
 In: examples, rollouts and the teacher's verdicts. Out: an adapter folder with its card (`verifier.json`): mode, prompt
 hash, base hash, temperature. The trainer is transformers' own with the loss of `loss.py`, so accelerate, resuming,

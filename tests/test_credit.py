@@ -1,4 +1,4 @@
-"""The credit of DESIGN 1: numbers worked out by hand, a slow reference written from the text, and the laws."""
+"""The credit: numbers worked out by hand, a slow reference written from the text, and the laws."""
 
 import math
 
@@ -502,7 +502,7 @@ def close(one, other):
 
 
 def reference(criteria, responses, arm, budget, pitfalls):
-    """DESIGN 1 once more, value by value, without arrays: slow, and written from the text alone."""
+    """The definition once more, value by value, without arrays: slow, and written from the text alone."""
     b_ans, b_fmt, b_rub = BUDGETS[budget] if isinstance(budget, str) else budget
     credited = [c for c in criteria if pitfalls == "criterion" or c.label != "PITFALL"]
     rho = {c.id: abs(c.weight) / sum(abs(c.weight) for c in credited) for c in credited}

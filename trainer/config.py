@@ -9,7 +9,7 @@ from trl import GRPOConfig
 from ..verifier.errors import InputError
 from .credit import ARMS, PITFALLS, resolve_budget
 
-# What TRL derives from one advantage per sequence, and so cannot take one per token (DESIGN section 5).
+# What TRL derives from one advantage per sequence, and so cannot take one per token.
 _SEQUENCE_LEVEL = {
     "importance_sampling_level": ("token", "its ratio is one per sequence"),
     "off_policy_mask_threshold": (None, "it masks whole sequences by the sign of their advantage"),

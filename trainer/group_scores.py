@@ -1,4 +1,4 @@
-"""What a group's judges said, as arrays: s_gj, a_g, f_g and the tokens of each span, after the veto (DESIGN 1).
+"""What a group's judges said, as arrays: s_gj, a_g, f_g and the tokens of each span, after the veto.
 
 In: criteria and `ScoredResponse`s. Out: `GroupScores`, in which NaN is missing, s = 1 always means good (a pitfall's
 verdict is turned round), and only the credited criteria are left.

@@ -1,4 +1,4 @@
-"""z and sums over a group of G responses, where any value may be missing (DESIGN 1).
+"""z and sums over a group of G responses, where any value may be missing.
 
 In: values (G,) or (G, K), one column per part, NaN where missing. Missing is neither 0 nor 1: a missing value has z = 0
 and stands for its column's mean in a sum, so that failing to be judged is neither good nor bad.

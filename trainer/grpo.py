@@ -1,5 +1,5 @@
 """GRPO with a verifier as judge and credit per token: TRL's trainer, whose `_compute_loss` takes advantages of shape
-(batch, tokens) from a subclass (DESIGN section 5).
+(batch, tokens) from a subclass.
 
 In: a policy, examples with rubrics, a judge. Out: a trained policy; per step the verdicts of all rollouts, their credit,
 and the judge's agreement with a teacher. Arm `answer` leaves TRL's own advantages untouched.

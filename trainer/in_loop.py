@@ -1,4 +1,4 @@
-"""The verifier watched while it trains a policy: a sample of its verdicts goes to the teacher (DESIGN section 5).
+"""The verifier watched while it trains a policy: a sample of its verdicts goes to the teacher.
 
 In: each step's verdicts. Out: rolling agreement and kappa, and `samples.jsonl`, a line per sampled verdict with its
 weight. The sample is drawn by verdict (half yes, half no as far as they go), so overall rates weigh each sampled

@@ -1,4 +1,4 @@
-"""Character spans of a response, mapped to its tokens (DESIGN 1).
+"""Character spans of a response, mapped to its tokens.
 
 In: one half-open character interval per token, (T, 2), in order; and spans, half-open too. Out: the first and the last
 token that share a character with a span.

@@ -1,5 +1,5 @@
 """Packed judging: one forward pass over all criteria of a response, then label, reading and verdict of all of them
-decoded together over the same KV cache, one token per criterion and pass (DESIGN section 3).
+decoded together over the same KV cache, one token per criterion and pass.
 
 In: trees that end in each criterion's opening of the verifier's turn. Out: per branch the label, the reading's token ids
 and the logit margin of yes over no. Labels and readings are greedy; the label comes from the allowed ones only.

@@ -1,4 +1,4 @@
-"""The verifier's prompt, as token ids (DESIGN section 3, "Prompt" and "Hard to fool").
+"""The verifier's prompt, as token ids.
 
 In: an example, a response, a criterion. Out: the prefix that all criteria of a response share (system text, image,
 question, labelled sentences) and one branch per criterion. What comes from the data is encoded with an encoder that knows

@@ -1,4 +1,4 @@
-"""Packed trees: one row of tokens holds a prefix and all the criteria that branch from it (DESIGN section 3).
+"""Packed trees: one row of tokens holds a prefix and all the criteria that branch from it.
 
 In: prefix and branches as token ids. Out: ids, attention mask and positions for one forward pass in which every token
 sees its ancestors only, so that the logits of a branch are those of prefix + branch alone.
