@@ -31,7 +31,7 @@ CONCLUSIONS = ("So the {line} reads {first} {second}.", "Thus the {line} is {fir
 ANSWER = "Answer: {first} {second}"
 CLAIMS = {  # the wordings of each kind of criterion
     "read": ("States that the {place} digit is {digit}.", "Reads the {place} digit as {digit}."),
-    "pitfall": ("Misreads the {place} digit as {digit}.",),
+    "pitfall": ("Wrongly reads the {place} digit as {digit}.",),
     "follows": ("The conclusion agrees with the digits that were read.",),
     "repeats": ("The final answer repeats the conclusion.",),
     "two digits": ("Gives a final answer of two digits.",),
@@ -43,7 +43,7 @@ _PLACE, _LINE = "|".join(POSITIONS), "|".join(LINES)
 _READ = re.compile(rf"(?i)(?:at )?the (?:digit at the )?({_PLACE})(?: digit)? (?:is|I see) (not )?(\d)\.?\s*$")
 _CONCLUSION = re.compile(rf"(?i)(?:so|thus) the ({_LINE}) (?:reads|is) (\d) (\d)\.?\s*$")
 _ANSWER = re.compile(r"(?i)answer:((?: \d)*)\s*$")
-_PLACED = re.compile(rf"(States|Reads|Misreads) .*?({_PLACE}) digit (?:is|as) (\d)\.")
+_PLACED = re.compile(rf"(States|Reads|Wrongly) .*?({_PLACE}) digit (?:is|as) (\d)\.")
 
 
 class Gold(NamedTuple):
@@ -161,13 +161,23 @@ def asked_line(question: str) -> str:
     return next(line for line in LINES if line in question)
 
 
-def respond(rng: random.Random, digits: Sequence[int], line: str) -> str:
-    """A response that reads `digits` in any order and wording, concludes, and answers."""
+def respond(rng: random.Random, digits: Sequence[int], line: str, slip: float = 0.0) -> str:
+    """A response that reads `digits` in any order and wording, concludes, and answers. `slip` is the chance that the
+    conclusion is not what was read, and that the answer is not what was concluded."""
     order = rng.sample(range(4), 4)
     parts = [rng.choice(READS).format(place=POSITIONS[p], digit=digits[p]) for p in order]
-    first, second = (digits[p] for p in LINES[line])
-    parts.append(rng.choice(CONCLUSIONS).format(line=line, first=first, second=second))
-    return " ".join(parts) + "\n" + ANSWER.format(first=first, second=second)
+    pair = _slipped(rng, [digits[p] for p in LINES[line]], slip)
+    parts.append(rng.choice(CONCLUSIONS).format(line=line, first=pair[0], second=pair[1]))
+    pair = _slipped(rng, pair, slip)
+    return " ".join(parts) + "\n" + ANSWER.format(first=pair[0], second=pair[1])
+
+
+def _slipped(rng: random.Random, pair: list[int], chance: float) -> list[int]:
+    """The pair, or with some chance the pair with one digit changed."""
+    if not chance or rng.random() >= chance:
+        return pair
+    which = rng.randrange(2)
+    return [other_digit(rng, digit) if i == which else digit for i, digit in enumerate(pair)]
 
 
 def understand(response: str) -> Said:
@@ -193,7 +203,7 @@ def gold(criterion: Criterion, response: str, truth: Sequence[int]) -> Gold:
         place, digit = POSITIONS.index(match[2]), int(match[3])
         found, span = said.reads.get(place, (None, None))
         states = found == digit
-        allowed = (truth[place] != digit) if match[1] == "Misreads" else (truth[place] == digit)
+        allowed = (truth[place] != digit) if match[1] == "Wrongly" else (truth[place] == digit)
         return Gold(states, states and allowed, span, str(truth[place]))
     met, span = _about_text(criterion.text, said)
     return Gold(met, met, span, None)

@@ -38,11 +38,12 @@ CHAT_TEMPLATE = """{%- for message in messages %}{{ '<|im_start|>' + message.rol
 {%- elif part.type == 'text' %}{{ part.text }}{%- endif %}{%- endfor %}{%- endif %}{{ '<|im_end|>\n' }}
 {%- endfor %}{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{%- endif %}"""
 SYSTEM = "Check the claim."
+SLIP = 0.3  # conclusions that do not follow, answers that do not repeat: half of what a judge of reasoning must tell
 CLAIMS = {  # the same kinds of claim as the world's criteria, in other words
     "read": ("It says that the {place} is {digit}.", "The {place} is given as {digit}."),
-    "pitfall": ("It wrongly says that the {place} is {digit}.",),
-    "follows": ("What it concludes is what it read.",),
-    "repeats": ("The answer is what it concluded.",),
+    "pitfall": ("Wrongly says that the {place} is {digit}.",),
+    "follows": ("Its conclusion agrees with its digits.",),
+    "repeats": ("The answer repeats what it concluded.",),
     "two digits": ("There are two digits in the answer.",),
     "line": ("It concludes about the {line}.",),
     "shows": ("The picture shows a {digit} at the {place}.",),
@@ -189,8 +190,9 @@ def probe_task(model: VisionLanguageModel, rng: random.Random) -> tuple[Tree, li
     up and comparing, on which everything else builds."""
     example = shaken_example(rng, "train")
     truth, line = digits.truth_of(example), digits.asked_line(example.question)
-    response = digits.respond(rng, [digits.other_digit(rng, d) if rng.random() < 0.5 else d for d in truth], line)
-    response = (counterfactual(rng, response) or (response,))[0] if rng.random() < 0.7 else response
+    told = [digits.other_digit(rng, d) if rng.random() < 0.5 else d for d in truth]
+    response = digits.respond(rng, told, line, slip=SLIP)
+    response = (counterfactual(rng, response) or (response,))[0] if rng.random() < 0.6 else response
     said, sentences = digits.understand(response), split_sentences(response)
     stated = [said.reads.get(place, (None, None)) for place in range(4)]
     probes: list[tuple[str, list[str]]] = []
@@ -208,6 +210,9 @@ def probe_task(model: VisionLanguageModel, rng: random.Random) -> tuple[Tree, li
         guess = [truth[p] if d is None or rng.random() < 0.3 else d for p, d in zip(places, pair, strict=True)]
         probes.append((f" response {name}", [_stated(digit) for digit in pair]))
         probes.append((f" response {name} {guess[0]} {guess[1]}", [_yes(guess == pair)]))
+    for name in digits.LINES:
+        about = said.conclusion is not None and said.conclusion[0] == name
+        probes.append((f" conclusion {name}", [_yes(about)]))
     for word, kind in ((" conclusion", "follows"), (" answer", "repeats")):
         met = digits.gold(Criterion("c", digits.CLAIMS[kind][0]), response, truth).text
         probes.append((word, [_yes(met)]))
@@ -243,8 +248,8 @@ def claim_task(
     example = shaken_example(rng, part)
     truth, line = digits.truth_of(example), digits.asked_line(example.question)
     told = [digits.other_digit(rng, d) if rng.random() < 0.3 else d for d in truth]
-    response = digits.respond(rng, told, line)
-    for _ in range(rng.choice((0, 1, 1, 2))):
+    response = digits.respond(rng, told, line, slip=SLIP)
+    for _ in range(rng.choice((0, 0, 1, 2))):
         response = (counterfactual(rng, response) or (response,))[0]
     mode = "image" if rng.random() < image_share else "text"
     texts, targets = [], []
@@ -256,10 +261,10 @@ def claim_task(
 
 
 def _kinds(rng: random.Random, mode: str, count: int) -> list[str]:
-    kinds = ["follows", "repeats", "read", "read", "pitfall", rng.choice(("line", "two digits"))]
+    kinds = ["follows", "repeats", "pitfall", rng.choice(("line", "line", "two digits")), "read", "read"]
     if mode == "image":
         kinds.append("shows")
-    return kinds + rng.choices(["read", "read", "follows" if mode == "text" else "pitfall"], k=count - len(kinds))
+    return (kinds + rng.choices(["read", "read", "pitfall"], k=max(0, count - len(kinds))))[:count]
 
 
 def _claim(model, rng, kind: str, response: str, told, truth, line: str, mode) -> tuple[str, Target]:

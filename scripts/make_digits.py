@@ -9,23 +9,44 @@ measured figures and writes them to figures.json beside the models.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import math
 import random
+import shutil
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file, save_file
 
 from ..distill import digits, pretrain
+from ..distill.config import DistillConfig
 from ..distill.loss import distillation_loss, locate, margin, read_logits, with_targets
 from ..distill.rollouts import sample
-from ..verifier.model import VisionLanguageModel
+from ..distill.run import distill
+from ..verifier.adapter import FILE, read_card
+from ..verifier.model import VisionLanguageModel, load_model
+from ..verifier.progress import only_our_bars
+from ..verifier.rundir import write_atomic
+from ..verifier.settings import parse_settings
 from ..verifier.tables import pair_up
+from .quickstart_data import make_examples, make_rollouts, recipe, write_part
 
-SEED = 7
+BASE_STAGES = (
+    pretrain.Stage(200, glances=24, answers=2, probes=10, claims=0),
+    pretrain.Stage(300, glances=6, answers=3, probes=12, claims=0),
+    pretrain.Stage(1000, glances=4, answers=3, probes=5, claims=8),
+    pretrain.Stage(500, glances=2, answers=2, probes=4, claims=12, branches=6),
+)
+POLICY_STAGES = (
+    pretrain.Stage(300, glances=32, answers=16, probes=0, claims=0),
+    pretrain.Stage(500, glances=8, answers=32, probes=0, claims=0, misread=0.15),
+)
+NOISY_STAGES = (pretrain.Stage(60, glances=0, answers=32, probes=0, claims=0, misread=0.35),)
 
 
 def loss_of(model: VisionLanguageModel, batch) -> torch.Tensor:
@@ -36,11 +57,14 @@ def loss_of(model: VisionLanguageModel, batch) -> torch.Tensor:
     return distillation_loss(token_logits, margin(verdict_logits, model.encoder), found)
 
 
-def fit(model: VisionLanguageModel, steps, count: int, peak: float, every: int, report) -> None:
+def fit(
+    model: VisionLanguageModel, stages: Sequence[pretrain.Stage], seed: int, peak: float, every: int, report
+) -> None:
     """AdamW, 100 steps of warm-up, then a cosine to a twentieth; `report(step, loss)` every so many steps."""
     optimizer = torch.optim.AdamW(model.model.parameters(), peak, betas=(0.9, 0.98), weight_decay=0.01)
+    count = sum(stage.steps for stage in stages)
     running, started = 0.0, time.time()
-    for step, batches in zip(range(1, count + 1), steps, strict=False):
+    for step, batches in enumerate(pretrain.batches(model, seed, stages), start=1):
         rate = min(step / 100, 0.05 + 0.95 * (1 + math.cos(math.pi * step / count)) / 2)
         for group in optimizer.param_groups:
             group["lr"] = peak * rate
@@ -107,40 +131,81 @@ def save(model: VisionLanguageModel, folder: Path) -> None:
     model.processor.save_pretrained(folder)
 
 
-def make_base(out: Path, stages, seed: int, hidden: int, layers: int, peak: float, init: float) -> dict:
+def make_base(out: Path, seed: int) -> dict:
+    """A base that answers questions and checks claims: first looking up, then judging."""
     torch.manual_seed(seed)
     processor = pretrain.build_processor()
-    model = VisionLanguageModel(pretrain.build_model(processor, hidden, layers, init), processor, str(out))
-    print(f"base: {pretrain.parameters(model.model):,} parameters")
-    figures: dict = {}
-    steps = sum(stage.steps for stage in stages)
+    model = VisionLanguageModel(pretrain.build_model(processor, 128, 4, 0.06), processor, str(out / "base"))
+    figures: dict = {"parameters": pretrain.parameters(model.model)}
+    print(f"base: {figures['parameters']:,} parameters", flush=True)
 
     def report(step: int, loss: float, seconds: float) -> None:
-        figures.update(probe_figures(model))
-        if step % 300 == 0:
-            figures.update(claim_figures(model))
-        print(f"step {step:5d}  loss {loss:.3f}  {seconds:5.0f} s  {json.dumps(figures)}", flush=True)
+        figures.update(probe_figures(model) if step % 500 else claim_figures(model))
+        figures["seconds"] = round(seconds)
+        print(f"base step {step:5d}  loss {loss:.3f}  {json.dumps(figures)}", flush=True)
         save(model, out / "base")
 
-    fit(model, pretrain.batches(model, seed, stages), steps, peak, 100, report)
-    return {"parameters": pretrain.parameters(model.model), "steps": steps, **figures}
+    fit(model, BASE_STAGES, seed, 3e-3, 100, report)
+    return figures
 
 
-def make_policy(out: Path, seed: int, stages: Sequence[pretrain.Stage], noisy: pretrain.Stage) -> dict:
+def make_policy(out: Path, seed: int) -> dict:
     """A small policy that can read and conclude, then made to misread a third of the digits: a good start for GRPO."""
     torch.manual_seed(seed)
     processor = pretrain.build_processor()
-    model = VisionLanguageModel(pretrain.build_model(processor, 64, 2, 0.06), processor, str(out))
+    model = VisionLanguageModel(pretrain.build_model(processor, 64, 2, 0.06), processor, str(out / "policy"))
     figures: dict = {"parameters": pretrain.parameters(model.model)}
 
     def report(step: int, loss: float, seconds: float) -> None:
-        figures.update(policy_figures(model))
-        print(f"policy step {step:5d}  loss {loss:.3f}  {seconds:5.0f} s  {json.dumps(figures)}", flush=True)
+        figures.update(policy_figures(model), seconds=round(seconds))
+        print(f"policy step {step:5d}  loss {loss:.3f}  {json.dumps(figures)}", flush=True)
 
-    fit(model, pretrain.batches(model, seed, stages), sum(s.steps for s in stages), 3e-3, 200, report)
-    fit(model, pretrain.batches(model, seed + 1, [noisy]), noisy.steps, 1e-3, noisy.steps, report)
+    fit(model, POLICY_STAGES, seed, 3e-3, 200, report)
+    fit(model, NOISY_STAGES, seed + 1, 1e-3, NOISY_STAGES[0].steps, report)
     save(model, out / "policy")
     return figures
+
+
+def make_verifier(out: Path, seed: int) -> dict:
+    """The ready-made verifier: the quickstart's recipe on its own tables, longer, on top of the base."""
+    with tempfile.TemporaryDirectory() as folder:
+        tables = Path(folder)
+        policy = load_model(out / "policy", dtype=torch.float32)
+        for part, count in (("train", 600), ("validation", 100)):
+            examples = make_examples(part, count, seed)
+            write_part(tables / part, examples, make_rollouts(policy, examples, 1, seed))
+        flags = {
+            "base": str(out / "base"),
+            "output_dir": str(tables / "verifier"),
+            "max_steps": "600",
+            "seed": str(seed),
+        }
+        for prefix, part in (("", "train"), ("validation_", "validation")):
+            for name in ("examples", "rollouts"):
+                flags[prefix + name] = str(tables / part / f"{name}.parquet")
+            flags[prefix + "verdicts"] = str(tables / part / "gold-image.jsonl")
+        argv = [word for key, value in flags.items() for word in (f"--{key}", value)]
+        config = parse_settings(DistillConfig, ["--config", recipe("verifier-digits.yaml"), *argv], "distill")
+        figures = distill(config)
+        for name in ("adapter_config.json", "adapter_model.safetensors", FILE):
+            (out / "verifier").mkdir(parents=True, exist_ok=True)
+            shutil.copy(tables / "verifier" / name, out / "verifier" / name)
+    _make_relative(out / "verifier")
+    return {key: value for key, value in figures.items() if not key.endswith("_ci")}
+
+
+def _make_relative(folder: Path) -> None:
+    """The adapter names its base relative to itself, and no path of the machine that made it; weights as bfloat16."""
+    card = dataclasses.replace(read_card(folder), base="../base")
+    card.write(folder)
+    config = json.loads((folder / "adapter_config.json").read_text())
+    (folder / "adapter_config.json").write_text(
+        json.dumps({**config, "base_model_name_or_path": None}, indent=2) + "\n"
+    )
+    weights = load_file(folder / "adapter_model.safetensors")
+    save_file(
+        {k: v.to(torch.bfloat16) for k, v in weights.items()}, folder / "adapter_model.safetensors", {"format": "pt"}
+    )
 
 
 def policy_figures(model: VisionLanguageModel, count: int = 100) -> dict[str, float]:
@@ -151,32 +216,22 @@ def policy_figures(model: VisionLanguageModel, count: int = 100) -> dict[str, fl
     return {key: round(sum(score[key] for score in scores) / count, 3) for key in scores[0]}
 
 
+MAKERS = {"base": make_base, "policy": make_policy, "verifier": make_verifier}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("distill/assets"))
-    parser.add_argument("--stages", nargs="+")
-    parser.add_argument("--policy", action="store_true")
-    parser.add_argument("--seed", type=int, default=SEED)
-    parser.add_argument("--hidden", type=int, default=128)
-    parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--lr", type=float, default=2e-3)
-    parser.add_argument("--init", type=float, default=0.06)
+    parser.add_argument("--out", type=Path, default=Path("distill/assets"), help="folder of the models")
+    parser.add_argument("--seed", type=int, default=7, help="default: 7, which made the ones shipped")
+    parser.add_argument("--only", nargs="+", choices=list(MAKERS), default=list(MAKERS), help="make these alone")
     args = parser.parse_args()
-    if args.policy:
-        stages = [pretrain.Stage(300, 32, 16, 0, 0), pretrain.Stage(500, 8, 32, 0, 0, misread=0.15)]
-        print(make_policy(args.out, args.seed, stages, pretrain.Stage(60, 0, 32, 0, 0, misread=0.35)))
-        return
-    print(
-        make_base(
-            args.out,
-            [pretrain.Stage(*map(int, s.split(","))) for s in args.stages],
-            args.seed,
-            args.hidden,
-            args.layers,
-            args.lr,
-            args.init,
-        )
-    )
+    only_our_bars()
+    path = args.out / "figures.json"
+    for name in args.only:
+        figures = json.loads(path.read_text()) if path.is_file() else {"seed": args.seed}
+        figures[name] = MAKERS[name](args.out, args.seed)
+        write_atomic(path, json.dumps(figures, indent=2) + "\n")
+    print(path.read_text())
 
 
 if __name__ == "__main__":

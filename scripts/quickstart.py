@@ -29,7 +29,7 @@ from ..verifier.schema import Verdict
 from ..verifier.settings import parse_settings
 from ..verifier.tables import pair_up, read_examples, read_rollouts, write_examples, write_rollouts, write_verdicts
 from .commands import train as train_command
-from .quickstart_data import make_examples, make_rollouts, write_part
+from .quickstart_data import make_examples, make_rollouts, recipe, write_part
 from .summary import credit_example, summarise
 
 ASSETS = resources.files("claimwise.distill") / "assets"
@@ -101,10 +101,6 @@ def make_data(run: Run) -> dict:
     )
     write_examples(run.out / "policy-test" / "examples.parquet", make_examples("test", POLICY_TESTS, run.seed + 1000))
     return counts
-
-
-def recipe(name: str) -> str:
-    return str(resources.files("claimwise.scripts") / "recipes" / name)
 
 
 def distill_verifier(run: Run, mode: str) -> dict:

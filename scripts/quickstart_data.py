@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from importlib import resources
 from pathlib import Path
 
 from ..distill.digits import assert_criterion, make_example
@@ -39,6 +40,11 @@ def make_rollouts(policy: VisionLanguageModel, examples: Sequence[Example], samp
     """The policy's responses and the references, and of each a counterfactual and a hard negative."""
     rollouts = sample(policy, examples, samples, max_new_tokens=64, seed=seed) + references(examples)
     return [*rollouts, *with_edits(rollouts, 1, 0.03, seed), *hard_negatives(examples, rollouts, seed)]
+
+
+def recipe(name: str) -> str:
+    """The path of a shipped recipe."""
+    return str(resources.files("claimwise.scripts") / "recipes" / name)
 
 
 def write_part(folder: Path, examples: Sequence[Example], rollouts: Sequence[Rollout]) -> None:

@@ -60,15 +60,20 @@ def losses_and_weights(trainer):
 
 def test_arm_answer_is_stock_trl(assets, tmp_path, examples):
     """Same losses and same weights as GRPOTrainer with the rewards weighted b_ans + b_rub and b_fmt."""
-    ours = rubric_trainer(assets, tmp_path / "a", examples, OracleJudge("image"), arm="answer", budget="0.5,0.2,0.3")
-    stock = GRPOTrainer(
-        policy(assets),
-        [answer_reward, format_reward],
-        GRPOConfig(output_dir=str(tmp_path / "b"), reward_weights=[0.8, 0.2], **COMMON),
-        prompts_of(examples),
-        processing_class=load_processor(assets / "policy"),
+    # Each is made and trained before the next: both seed the one random generator when made.
+    judge = OracleJudge("image")
+    our_losses, our_weights = losses_and_weights(
+        rubric_trainer(assets, tmp_path / "a", examples, judge, arm="answer", budget="0.5,0.2,0.3")
     )
-    (our_losses, our_weights), (losses, weights) = losses_and_weights(ours), losses_and_weights(stock)
+    losses, weights = losses_and_weights(
+        GRPOTrainer(
+            policy(assets),
+            [answer_reward, format_reward],
+            GRPOConfig(output_dir=str(tmp_path / "b"), reward_weights=[0.8, 0.2], **COMMON),
+            prompts_of(examples),
+            processing_class=load_processor(assets / "policy"),
+        )
+    )
     assert our_losses == losses and len(losses) == 2
     assert all(torch.equal(our_weights[name], weights[name]) for name in weights)
 
