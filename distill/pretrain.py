@@ -61,6 +61,7 @@ class Stage:
     claims: int
     branches: int = 9
     image_share: float = 0.6
+    comparing: bool = True  # do the probes compare, or only look up
     misread: float = 0.0  # share of the digits that the answers read wrong
 
 
@@ -184,7 +185,7 @@ def answer_task(model: VisionLanguageModel, rng: random.Random, misread: float =
     return Tree(ids[:-1], [ids[-1:]], pixels, grid), [Target([*target, target[-1]], 0.5, 0.0)]
 
 
-def probe_task(model: VisionLanguageModel, rng: random.Random) -> tuple[Tree, list[Target]]:
+def probe_task(model: VisionLanguageModel, rng: random.Random, comparing: bool = True) -> tuple[Tree, list[Target]]:
     """The shortest questions there are, a word or two behind a response: which digit the picture shows at a place,
     which sentence reads it, what that sentence says, what a line then reads, and whether that is so. They teach looking
     up and comparing, on which everything else builds."""
@@ -203,10 +204,18 @@ def probe_task(model: VisionLanguageModel, rng: random.Random) -> tuple[Tree, li
         probes.append((f" digit {name}", [f" {truth[place]}"]))
         probes.append((f" sentence {name}", [f" {label_of(sentences, span)}"]))
         probes.append((f" response {name}", [_stated(digit)]))
-        probes.append((f" response {name} {guess}", [_yes(digit == guess)]))
-        probes.append((f" digit {name} {guess}", [_yes(truth[place] == guess)]))
+        if comparing:
+            probes.append((f" response {name} {guess}", [_yes(digit == guess)]))
+            probes.append((f" digit {name} {guess}", [_yes(truth[place] == guess)]))
+    return _probe_tree(model, example, response, probes + (_reasoning(rng, response, truth) if comparing else []))
+
+
+def _reasoning(rng: random.Random, response: str, truth: Sequence[int]) -> list[tuple[str, list[str]]]:
+    """What each line of the picture reads according to the response, what its conclusion is about, and whether
+    conclusion and answer hold."""
+    said, probes = digits.understand(response), []
     for name, places in digits.LINES.items():
-        pair = [stated[place][0] for place in places]
+        pair = [said.reads.get(place, (None, None))[0] for place in places]
         guess = [truth[p] if d is None or rng.random() < 0.3 else d for p, d in zip(places, pair, strict=True)]
         probes.append((f" response {name}", [_stated(digit) for digit in pair]))
         probes.append((f" response {name} {guess[0]} {guess[1]}", [_yes(guess == pair)]))
@@ -216,6 +225,10 @@ def probe_task(model: VisionLanguageModel, rng: random.Random) -> tuple[Tree, li
     for word, kind in ((" conclusion", "follows"), (" answer", "repeats")):
         met = digits.gold(Criterion("c", digits.CLAIMS[kind][0]), response, truth).text
         probes.append((word, [_yes(met)]))
+    return probes
+
+
+def _probe_tree(model: VisionLanguageModel, example: Example, response: str, probes) -> tuple[Tree, list[Target]]:
     branches = [model.encoder.text(text) for text, _ in probes]
     targets = [[i for text in wanted for i in model.encoder.text(text)] for _, wanted in probes]
     tree = model.tree(example, response, branches, "image", SYSTEM)
@@ -292,7 +305,7 @@ def batches(model: VisionLanguageModel, seed: int, stages: Sequence[Stage]) -> I
             glances = [glance_task(model, rng) for _ in range(stage.glances)]
             answers = [answer_task(model, rng, stage.misread) for _ in range(stage.answers)]
             claims = [claim_task(model, rng, stage.branches, stage.image_share) for _ in range(stage.claims)]
-            probes = [probe_task(model, rng) for _ in range(stage.probes)]
+            probes = [probe_task(model, rng, stage.comparing) for _ in range(stage.probes)]
             yield [batch for batch in (glances, answers, probes, claims) if batch]
 
 

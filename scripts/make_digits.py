@@ -37,8 +37,9 @@ from ..verifier.tables import pair_up
 from .quickstart_data import make_examples, make_rollouts, recipe, write_part
 
 BASE_STAGES = (
-    pretrain.Stage(200, glances=24, answers=2, probes=10, claims=0),
-    pretrain.Stage(300, glances=6, answers=3, probes=12, claims=0),
+    pretrain.Stage(200, glances=24, answers=2, probes=12, claims=0, comparing=False),
+    pretrain.Stage(150, glances=6, answers=3, probes=12, claims=0, comparing=False),
+    pretrain.Stage(150, glances=6, answers=3, probes=10, claims=0),
     pretrain.Stage(1000, glances=4, answers=3, probes=5, claims=8),
     pretrain.Stage(500, glances=2, answers=2, probes=4, claims=12, branches=6),
 )

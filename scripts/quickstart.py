@@ -30,7 +30,7 @@ from ..verifier.settings import parse_settings
 from ..verifier.tables import pair_up, read_examples, read_rollouts, write_examples, write_rollouts, write_verdicts
 from .commands import train as train_command
 from .quickstart_data import make_examples, make_rollouts, recipe, write_part
-from .summary import credit_example, summarise
+from .summary import credit_example, headline, summarise
 
 ASSETS = resources.files("claimwise.distill") / "assets"
 PARTS = {"train": ("train", 360, 1), "validation": ("validation", 60, 1), "heldout": ("test", 120, 1)}
@@ -71,6 +71,7 @@ def quickstart(out: Path, seed: int) -> Path:
     versions = {name: metadata.version(name) for name in PACKAGES}
     summary = summarise(out, results, versions, seed)
     write_atomic(out / "summary.json", json.dumps(summary, indent=2) + "\n")
+    print(headline(summary))
     return write_report(out)
 
 

@@ -47,6 +47,24 @@ def summarise(out: Path, stages: dict[str, dict], versions: dict[str, str], seed
     }
 
 
+def headline(summary: dict) -> str:
+    """The run in four lines, for the end of the command."""
+    judges, policy = summary["verifier"], summary["policy"]
+    rows = [
+        f"  {name:<12} agreement with the teacher {judges[key]['agreement']:.3f}"
+        + (
+            f", on wrong criteria {wrong:.3f}"
+            if (wrong := judges[key].get("wrong_criteria_agreement")) is not None
+            else ""
+        )
+        for name, key in (("image-aware", "image"), ("text-only", "text"), ("base", "base"))
+    ]
+    read = f"{policy['before']['digits']:.3f} before, {policy['after']['digits']:.3f} after"
+    return "\n".join(
+        [*rows, f"  policy       digits read right: {read}; {sum(summary['seconds'].values()):.0f} s in all"]
+    )
+
+
 def wrong_criteria(text: Sequence[Verdict], image: Sequence[Verdict]) -> set[tuple[str, str]]:
     """The pairs whose text-mode and image-mode gold differ: where only a judge that looks can be right."""
     by_key = {verdict.key: verdict.verdict for verdict in text}
