@@ -62,6 +62,7 @@ class Stage:
     branches: int = 9
     image_share: float = 0.6
     comparing: bool = True  # do the probes compare, or only look up
+    hard: bool = False  # more of the claims that take longest: pitfalls, and reasoning step by step
     misread: float = 0.0  # share of the digits that the answers read wrong
 
 
@@ -185,7 +186,9 @@ def answer_task(model: VisionLanguageModel, rng: random.Random, misread: float =
     return Tree(ids[:-1], [ids[-1:]], pixels, grid), [Target([*target, target[-1]], 0.5, 0.0)]
 
 
-def probe_task(model: VisionLanguageModel, rng: random.Random, comparing: bool = True) -> tuple[Tree, list[Target]]:
+def probe_task(
+    model: VisionLanguageModel, rng: random.Random, comparing: bool = True, hard: bool = False
+) -> tuple[Tree, list[Target]]:
     """The shortest questions there are, a word or two behind a response: which digit the picture shows at a place,
     which sentence reads it, what that sentence says, what a line then reads, and whether that is so. They teach looking
     up and comparing, on which everything else builds."""
@@ -207,10 +210,10 @@ def probe_task(model: VisionLanguageModel, rng: random.Random, comparing: bool =
         if comparing:
             probes.append((f" response {name} {guess}", [_yes(digit == guess)]))
             probes.append((f" digit {name} {guess}", [_yes(truth[place] == guess)]))
-    return _probe_tree(model, example, response, probes + (_reasoning(rng, response, truth) if comparing else []))
+    return _probe_tree(model, example, response, probes + (_reasoning(rng, response, truth, hard) if comparing else []))
 
 
-def _reasoning(rng: random.Random, response: str, truth: Sequence[int]) -> list[tuple[str, list[str]]]:
+def _reasoning(rng: random.Random, response: str, truth: Sequence[int], hard: bool) -> list[tuple[str, list[str]]]:
     """What each line of the picture reads according to the response, what its conclusion is about, and whether
     conclusion and answer hold."""
     said, probes = digits.understand(response), []
@@ -218,6 +221,8 @@ def _reasoning(rng: random.Random, response: str, truth: Sequence[int]) -> list[
         pair = [said.reads.get(place, (None, None))[0] for place in places]
         guess = [truth[p] if d is None or rng.random() < 0.3 else d for p, d in zip(places, pair, strict=True)]
         probes.append((f" response {name}", [_stated(digit) for digit in pair]))
+        if hard:
+            probes.append((f" response {name} {guess[0]}", [_yes(guess[0] == pair[0])]))
         probes.append((f" response {name} {guess[0]} {guess[1]}", [_yes(guess == pair)]))
     for name in digits.LINES:
         about = said.conclusion is not None and said.conclusion[0] == name
@@ -255,26 +260,32 @@ def glance_task(model: VisionLanguageModel, rng: random.Random) -> tuple[Tree, l
 
 
 def claim_task(
-    model: VisionLanguageModel, rng: random.Random, branches: int = 9, image_share: float = 0.6, part: str = "train"
-):
+    model: VisionLanguageModel,
+    rng: random.Random,
+    branches: int = 9,
+    image_share: float = 0.6,
+    hard: bool = False,
+    part: str = "train",
+) -> tuple[Tree, list[Target]]:
     """A response (right, wrong or edited) and claims about it, with or without the picture."""
     example = shaken_example(rng, part)
     truth, line = digits.truth_of(example), digits.asked_line(example.question)
-    told = [digits.other_digit(rng, d) if rng.random() < 0.3 else d for d in truth]
+    told = [digits.other_digit(rng, d) if rng.random() < (0.5 if hard else 0.3) else d for d in truth]
     response = digits.respond(rng, told, line, slip=SLIP)
     for _ in range(rng.choice((0, 0, 1, 2))):
         response = (counterfactual(rng, response) or (response,))[0]
     mode = "image" if rng.random() < image_share else "text"
     texts, targets = [], []
-    for kind in _kinds(rng, mode, branches):
+    for kind in _kinds(rng, mode, branches, hard):
         text, target = _claim(model, rng, kind, response, told, truth, line, mode)
         texts.append(model.encoder.branch(text))
         targets.append(target)
     return model.tree(example, response, texts, mode, SYSTEM), targets
 
 
-def _kinds(rng: random.Random, mode: str, count: int) -> list[str]:
-    kinds = ["follows", "repeats", "pitfall", rng.choice(("line", "line", "two digits")), "read", "read"]
+def _kinds(rng: random.Random, mode: str, count: int, hard: bool) -> list[str]:
+    other = rng.choice(("line", "line", "two digits"))
+    kinds = ["follows", "repeats", *["pitfall"] * (1 + hard), other, "read", "read"]
     if mode == "image":
         kinds.append("shows")
     return (kinds + rng.choices(["read", "read", "pitfall"], k=max(0, count - len(kinds))))[:count]
@@ -304,8 +315,10 @@ def batches(model: VisionLanguageModel, seed: int, stages: Sequence[Stage]) -> I
         for _ in range(stage.steps):
             glances = [glance_task(model, rng) for _ in range(stage.glances)]
             answers = [answer_task(model, rng, stage.misread) for _ in range(stage.answers)]
-            claims = [claim_task(model, rng, stage.branches, stage.image_share) for _ in range(stage.claims)]
-            probes = [probe_task(model, rng, stage.comparing) for _ in range(stage.probes)]
+            claims = [
+                claim_task(model, rng, stage.branches, stage.image_share, stage.hard) for _ in range(stage.claims)
+            ]
+            probes = [probe_task(model, rng, stage.comparing, stage.hard) for _ in range(stage.probes)]
             yield [batch for batch in (glances, answers, probes, claims) if batch]
 
 

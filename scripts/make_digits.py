@@ -43,6 +43,7 @@ BASE_STAGES = (
     pretrain.Stage(1000, glances=4, answers=3, probes=5, claims=8),
     pretrain.Stage(500, glances=2, answers=2, probes=4, claims=12, branches=6),
 )
+FINISHING_STAGES = (pretrain.Stage(1100, glances=1, answers=2, probes=6, claims=12, branches=6, hard=True),)
 POLICY_STAGES = (
     pretrain.Stage(300, glances=32, answers=16, probes=0, claims=0),
     pretrain.Stage(500, glances=8, answers=32, probes=0, claims=0, misread=0.15),
@@ -137,16 +138,25 @@ def make_base(out: Path, seed: int) -> dict:
     torch.manual_seed(seed)
     processor = pretrain.build_processor()
     model = VisionLanguageModel(pretrain.build_model(processor, 128, 4, 0.06), processor, str(out / "base"))
+    print(f"base: {pretrain.parameters(model.model):,} parameters", flush=True)
+    return _train_base(model, out, BASE_STAGES, seed, 3e-3)
+
+
+def finish_base(out: Path, seed: int) -> dict:
+    """The base trained on from its saved weights, mostly on the claims that take longest: reasoning and pitfalls."""
+    return _train_base(load_model(out / "base", dtype=torch.float32), out, FINISHING_STAGES, seed + 1, 2.5e-3)
+
+
+def _train_base(model: VisionLanguageModel, out: Path, stages, seed: int, peak: float) -> dict:
     figures: dict = {"parameters": pretrain.parameters(model.model)}
-    print(f"base: {figures['parameters']:,} parameters", flush=True)
 
     def report(step: int, loss: float, seconds: float) -> None:
-        figures.update(probe_figures(model) if step % 500 else claim_figures(model))
+        figures.update({**probe_figures(model), **claim_figures(model)} if step % 250 == 0 else {})
         figures["seconds"] = round(seconds)
         print(f"base step {step:5d}  loss {loss:.3f}  {json.dumps(figures)}", flush=True)
         save(model, out / "base")
 
-    fit(model, BASE_STAGES, seed, 3e-3, 100, report)
+    fit(model, stages, seed, peak, 125, report)
     return figures
 
 
@@ -217,7 +227,7 @@ def policy_figures(model: VisionLanguageModel, count: int = 100) -> dict[str, fl
     return {key: round(sum(score[key] for score in scores) / count, 3) for key in scores[0]}
 
 
-MAKERS = {"base": make_base, "policy": make_policy, "verifier": make_verifier}
+MAKERS = {"base": make_base, "finish": finish_base, "policy": make_policy, "verifier": make_verifier}
 
 
 def main() -> None:
