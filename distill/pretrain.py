@@ -63,6 +63,8 @@ class Stage:
     image_share: float = 0.6
     comparing: bool = True  # do the probes compare, or only look up
     hard: bool = False  # more of the claims that take longest: pitfalls, and reasoning step by step
+    reasoning: int = 0  # trees with the two claims about reasoning alone
+    stepwise: int = 0  # the same, with the digits asked one by one beside them
     misread: float = 0.0  # share of the digits that the answers read wrong
 
 
@@ -143,6 +145,20 @@ def _start_well(model: Qwen3VLForConditionalGeneration) -> None:
             torch.nn.init.normal_(weight, std=0.02)
         elif name.endswith(("q_norm.weight", "k_norm.weight")):
             weight.fill_(1.5)
+
+
+@torch.no_grad()
+def deepen(model: Qwen3VLForConditionalGeneration, lower: Qwen3VLForConditionalGeneration) -> None:
+    """The weights of `lower` in a model with more layers, of which the further ones start as the identity."""
+    model.load_state_dict(lower.state_dict(), strict=False)
+    for layer in model.model.language_model.layers[len(lower.model.language_model.layers) :]:
+        layer.self_attn.o_proj.weight.zero_()
+        layer.mlp.down_proj.weight.zero_()
+
+
+def is_lower(name: str) -> bool:
+    """Is it a parameter that a deepened base had before?"""
+    return not name.startswith(("model.language_model.layers.4.", "model.language_model.layers.5."))
 
 
 def shaken(rng: random.Random, index: int) -> Image.Image:
@@ -230,6 +246,20 @@ def _reasoning(rng: random.Random, response: str, truth: Sequence[int], hard: bo
     for word, kind in ((" conclusion", "follows"), (" answer", "repeats")):
         met = digits.gold(Criterion("c", digits.CLAIMS[kind][0]), response, truth).text
         probes.append((word, [_yes(met)]))
+    if hard:
+        probes += _digit_by_digit(said)
+    return probes
+
+
+def _digit_by_digit(said: digits.Said) -> list[tuple[str, list[str]]]:
+    """Does the first, does the second digit of the conclusion follow from what was read, and of the answer repeat it?"""
+    if said.conclusion is None:
+        return []
+    line, concluded, _ = said.conclusion
+    read = [said.reads.get(place, (None, None))[0] for place in digits.LINES[line]]
+    probes = [(f" conclusion {i + 1}", [_yes(read[i] == concluded[i])]) for i in range(2)]
+    if said.answer is not None and len(said.answer[0]) == 2:
+        probes += [(f" answer {i + 1}", [_yes(said.answer[0][i] == concluded[i])]) for i in range(2)]
     return probes
 
 
@@ -283,6 +313,24 @@ def claim_task(
     return model.tree(example, response, texts, mode, SYSTEM), targets
 
 
+def stepwise_task(model: VisionLanguageModel, rng: random.Random) -> tuple[Tree, list[Target]]:
+    """A response, the two claims about its reasoning, and what they come down to: each digit by itself."""
+    example = shaken_example(rng, "train")
+    truth, line = digits.truth_of(example), digits.asked_line(example.question)
+    told = [digits.other_digit(rng, d) if rng.random() < 0.5 else d for d in truth]
+    response = digits.respond(rng, told, line, slip=0.45)
+    response = (counterfactual(rng, response) or (response,))[0] if rng.random() < 0.2 else response
+    mode = "image" if rng.random() < 0.3 else "text"
+    claims = [_claim(model, rng, kind, response, told, truth, line, mode) for kind in ("follows", "repeats")]
+    probes = _digit_by_digit(digits.understand(response))
+    branches = [model.encoder.branch(text) for text, _ in claims] + [model.encoder.text(text) for text, _ in probes]
+    targets = [Target(target.ids, target.p_yes, len(claims + probes) / 2, target.kind) for _, target in claims]
+    for _, wanted in probes:
+        ids = [i for text in wanted for i in model.encoder.text(text)]
+        targets.append(Target([*ids, ids[-1]], 0.5, 0.0))
+    return model.tree(example, response, branches, mode, SYSTEM), targets
+
+
 def _kinds(rng: random.Random, mode: str, count: int, hard: bool) -> list[str]:
     other = rng.choice(("line", "line", "two digits"))
     kinds = ["follows", "repeats", *["pitfall"] * (1 + hard), other, "read", "read"]
@@ -309,7 +357,7 @@ def _claim(model, rng, kind: str, response: str, told, truth, line: str, mode) -
 
 
 def batches(model: VisionLanguageModel, seed: int, stages: Sequence[Stage]) -> Iterator[list[list]]:
-    """Steps of up to four batches of (tree, targets): answers are short, trees of claims are long."""
+    """Steps of up to six batches of (tree, targets): answers are short, trees of claims are long."""
     rng = random.Random(seed)
     for stage in stages:
         for _ in range(stage.steps):
@@ -319,7 +367,9 @@ def batches(model: VisionLanguageModel, seed: int, stages: Sequence[Stage]) -> I
                 claim_task(model, rng, stage.branches, stage.image_share, stage.hard) for _ in range(stage.claims)
             ]
             probes = [probe_task(model, rng, stage.comparing, stage.hard) for _ in range(stage.probes)]
-            yield [batch for batch in (glances, answers, probes, claims) if batch]
+            reasoning = [claim_task(model, rng, 2, 0.5, True) for _ in range(stage.reasoning)]
+            stepwise = [stepwise_task(model, rng) for _ in range(stage.stepwise)]
+            yield [batch for batch in (glances, answers, probes, claims, reasoning, stepwise) if batch]
 
 
 def parameters(model: torch.nn.Module) -> int:

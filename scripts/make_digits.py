@@ -43,7 +43,8 @@ BASE_STAGES = (
     pretrain.Stage(1000, glances=4, answers=3, probes=5, claims=8),
     pretrain.Stage(500, glances=2, answers=2, probes=4, claims=12, branches=6),
 )
-FINISHING_STAGES = (pretrain.Stage(1100, glances=1, answers=2, probes=6, claims=12, branches=6, hard=True),)
+FINISHING_STAGES = (pretrain.Stage(600, glances=1, answers=1, probes=12, claims=4, hard=True, reasoning=12),)
+REASONING_STAGES = (pretrain.Stage(600, glances=1, answers=1, probes=0, claims=3, hard=True, stepwise=24),)
 POLICY_STAGES = (
     pretrain.Stage(300, glances=32, answers=16, probes=0, claims=0),
     pretrain.Stage(500, glances=8, answers=32, probes=0, claims=0, misread=0.15),
@@ -60,16 +61,22 @@ def loss_of(model: VisionLanguageModel, batch) -> torch.Tensor:
 
 
 def fit(
-    model: VisionLanguageModel, stages: Sequence[pretrain.Stage], seed: int, peak: float, every: int, report
+    model: VisionLanguageModel, stages: Sequence[pretrain.Stage], seed: int, peak: float, every: int, report, slow=None
 ) -> None:
-    """AdamW, 100 steps of warm-up, then a cosine to a twentieth; `report(step, loss)` every so many steps."""
-    optimizer = torch.optim.AdamW(model.model.parameters(), peak, betas=(0.9, 0.98), weight_decay=0.01)
+    """AdamW, 100 steps of warm-up, then a cosine to a twentieth; `report(step, loss)` every so many steps. Parameters
+    whose names `slow` picks learn at a fifth of the rate."""
+    named = list(model.model.named_parameters())
+    groups = [
+        {"params": [p for name, p in named if bool(slow and slow(name)) is is_slow], "scale": 0.2 if is_slow else 1.0}
+        for is_slow in (False, True)
+    ]
+    optimizer = torch.optim.AdamW(groups, peak, betas=(0.9, 0.98), weight_decay=0.01)
     count = sum(stage.steps for stage in stages)
     running, started = 0.0, time.time()
     for step, batches in enumerate(pretrain.batches(model, seed, stages), start=1):
         rate = min(step / 100, 0.05 + 0.95 * (1 + math.cos(math.pi * step / count)) / 2)
         for group in optimizer.param_groups:
-            group["lr"] = peak * rate
+            group["lr"] = peak * rate * group["scale"]
         model.model.train()
         for batch in batches:
             loss = loss_of(model, batch)
@@ -143,20 +150,31 @@ def make_base(out: Path, seed: int) -> dict:
 
 
 def finish_base(out: Path, seed: int) -> dict:
-    """The base trained on from its saved weights, mostly on the claims that take longest: reasoning and pitfalls."""
-    return _train_base(load_model(out / "base", dtype=torch.float32), out, FINISHING_STAGES, seed + 1, 2.5e-3)
+    """Two layers more on top, for what needs the comparisons of the layers below: whether a conclusion of two digits
+    follows. They start as the identity; the layers below learn at a fifth of their rate."""
+    torch.manual_seed(seed)
+    lower = load_model(out / "base", dtype=torch.float32)
+    model = VisionLanguageModel(pretrain.build_model(lower.processor, 128, 6, 0.06), lower.processor, lower.path)
+    pretrain.deepen(model.model, lower.model)
+    return _train_base(model, out, FINISHING_STAGES, seed + 1, 3e-3, slow=pretrain.is_lower)
 
 
-def _train_base(model: VisionLanguageModel, out: Path, stages, seed: int, peak: float) -> dict:
+def reason_base(out: Path, seed: int) -> dict:
+    """The two layers on top trained on, on reasoning alone."""
+    model = load_model(out / "base", dtype=torch.float32)
+    return _train_base(model, out, REASONING_STAGES, seed + 2, 3e-3, slow=pretrain.is_lower)
+
+
+def _train_base(model: VisionLanguageModel, out: Path, stages, seed: int, peak: float, slow=None) -> dict:
     figures: dict = {"parameters": pretrain.parameters(model.model)}
 
     def report(step: int, loss: float, seconds: float) -> None:
-        figures.update({**probe_figures(model), **claim_figures(model)} if step % 250 == 0 else {})
+        figures.update({**probe_figures(model), **claim_figures(model)} if step % 125 == 0 else {})
         figures["seconds"] = round(seconds)
         print(f"base step {step:5d}  loss {loss:.3f}  {json.dumps(figures)}", flush=True)
         save(model, out / "base")
 
-    fit(model, stages, seed, peak, 125, report)
+    fit(model, stages, seed, peak, 125, report, slow)
     return figures
 
 
@@ -227,7 +245,13 @@ def policy_figures(model: VisionLanguageModel, count: int = 100) -> dict[str, fl
     return {key: round(sum(score[key] for score in scores) / count, 3) for key in scores[0]}
 
 
-MAKERS = {"base": make_base, "finish": finish_base, "policy": make_policy, "verifier": make_verifier}
+MAKERS = {
+    "base": make_base,
+    "finish": finish_base,
+    "reason": reason_base,
+    "policy": make_policy,
+    "verifier": make_verifier,
+}
 
 
 def main() -> None:
