@@ -108,7 +108,8 @@ def make_data(run: Run) -> dict:
 def distill_verifier(run: Run, mode: str) -> dict:
     """A fresh LoRA verifier from the oracle's verdicts in one mode."""
     flags = {
-        "base": run.asset("base"), "mode": mode, "max_steps": str(STEPS[mode]), "output_dir": str(run.out / f"verifier-{mode}"), "seed": str(run.seed),
+        "base": run.asset("base"), "mode": mode, "output_dir": str(run.out / f"verifier-{mode}"), "seed": str(run.seed),
+        "max_steps": str(STEPS[mode]),
         "examples": run.table("train", "examples.parquet"), "rollouts": run.table("train", "rollouts.parquet"),
         "verdicts": run.table("train", f"gold-{mode}.jsonl"),
         "validation_examples": run.table("validation", "examples.parquet"),
