@@ -206,7 +206,7 @@ def make_verifier(out: Path, seed: int) -> dict:
         flags = {
             "base": str(out / "base"),
             "output_dir": str(tables / "verifier"),
-            "max_steps": "600",
+            "max_steps": "400",
             "seed": str(seed),
         }
         for prefix, part in (("", "train"), ("validation_", "validation")):
