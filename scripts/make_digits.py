@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from ..distill import digits, pretrain
+from ..distill import digits, pretrain, tiny
 from ..distill.config import DistillConfig
 from ..distill.loss import distillation_loss, locate, margin, read_logits, with_targets
 from ..distill.rollouts import sample
@@ -143,9 +143,9 @@ def save(model: VisionLanguageModel, folder: Path) -> None:
 def make_base(out: Path, seed: int) -> dict:
     """A base that answers questions and checks claims: first looking up, then judging."""
     torch.manual_seed(seed)
-    processor = pretrain.build_processor()
-    model = VisionLanguageModel(pretrain.build_model(processor, 128, 4, 0.06), processor, str(out / "base"))
-    print(f"base: {pretrain.parameters(model.model):,} parameters", flush=True)
+    processor = tiny.build_processor()
+    model = VisionLanguageModel(tiny.build_model(processor, 128, 4, 0.06), processor, str(out / "base"))
+    print(f"base: {tiny.parameters(model.model):,} parameters", flush=True)
     return _train_base(model, out, BASE_STAGES, seed, 3e-3)
 
 
@@ -154,19 +154,19 @@ def finish_base(out: Path, seed: int) -> dict:
     follows. They start as the identity; the layers below learn at a fifth of their rate."""
     torch.manual_seed(seed)
     lower = load_model(out / "base", dtype=torch.float32)
-    model = VisionLanguageModel(pretrain.build_model(lower.processor, 128, 6, 0.06), lower.processor, lower.path)
-    pretrain.deepen(model.model, lower.model)
-    return _train_base(model, out, FINISHING_STAGES, seed + 1, 3e-3, slow=pretrain.is_lower)
+    model = VisionLanguageModel(tiny.build_model(lower.processor, 128, 6, 0.06), lower.processor, lower.path)
+    tiny.deepen(model.model, lower.model)
+    return _train_base(model, out, FINISHING_STAGES, seed + 1, 3e-3, slow=tiny.is_lower)
 
 
 def reason_base(out: Path, seed: int) -> dict:
     """The two layers on top trained on, on reasoning alone."""
     model = load_model(out / "base", dtype=torch.float32)
-    return _train_base(model, out, REASONING_STAGES, seed + 2, 3e-3, slow=pretrain.is_lower)
+    return _train_base(model, out, REASONING_STAGES, seed + 2, 3e-3, slow=tiny.is_lower)
 
 
 def _train_base(model: VisionLanguageModel, out: Path, stages, seed: int, peak: float, slow=None) -> dict:
-    figures: dict = {"parameters": pretrain.parameters(model.model)}
+    figures: dict = {"parameters": tiny.parameters(model.model)}
 
     def report(step: int, loss: float, seconds: float) -> None:
         figures.update({**probe_figures(model), **claim_figures(model)} if step % 125 == 0 else {})
@@ -181,9 +181,9 @@ def _train_base(model: VisionLanguageModel, out: Path, stages, seed: int, peak: 
 def make_policy(out: Path, seed: int) -> dict:
     """A small policy that can read and conclude, then made to misread a third of the digits: a good start for GRPO."""
     torch.manual_seed(seed)
-    processor = pretrain.build_processor()
-    model = VisionLanguageModel(pretrain.build_model(processor, 64, 2, 0.06), processor, str(out / "policy"))
-    figures: dict = {"parameters": pretrain.parameters(model.model)}
+    processor = tiny.build_processor()
+    model = VisionLanguageModel(tiny.build_model(processor, 64, 2, 0.06), processor, str(out / "policy"))
+    figures: dict = {"parameters": tiny.parameters(model.model)}
 
     def report(step: int, loss: float, seconds: float) -> None:
         figures.update(policy_figures(model), seconds=round(seconds))

@@ -15,9 +15,9 @@ from claimwise.distill.config import DistillConfig
 from claimwise.distill.digits import make_example
 from claimwise.distill.loss import Target, Targets, distillation_loss, locate, margin, read_logits, with_targets
 from claimwise.distill.oracle import OracleJudge
-from claimwise.distill.pretrain import build_model, build_processor
 from claimwise.distill.rollouts import references, with_edits
 from claimwise.distill.run import distill
+from claimwise.distill.tiny import build_model, build_processor
 from claimwise.distill.train import TreeCollator, add_adapter, balance, join_verdicts
 from claimwise.verifier.errors import InputError
 from claimwise.verifier.model import VisionLanguageModel, base_hash, load_model

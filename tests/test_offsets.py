@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from claimwise.distill.pretrain import build_tokenizer
+from claimwise.distill.tiny import build_tokenizer
 from claimwise.trainer.offsets import byte_alphabet, text_and_offsets, token_bytes
 from claimwise.verifier.errors import InputError
 from hypothesis import given, settings

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from claimwise.distill import pretrain
-from claimwise.distill.pretrain import build_model, build_processor
+from claimwise.distill import tiny
+from claimwise.distill.tiny import build_model, build_processor
 from claimwise.verifier import prompt
 from claimwise.verifier.errors import InputError
 from claimwise.verifier.model import VisionLanguageModel
@@ -19,7 +19,7 @@ from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-SPECIAL = pretrain.SPECIAL
+SPECIAL = tiny.SPECIAL
 PLAIN = "The top-left digit is 7. So it is."
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from claimwise.distill.config import DistillConfig
 from claimwise.distill.digits import make_example
-from claimwise.distill.pretrain import build_processor
+from claimwise.distill.tiny import build_processor
 from claimwise.distill.train import add_adapter
 from claimwise.verifier.judge import base_judge
 from claimwise.verifier.model import VisionLanguageModel
