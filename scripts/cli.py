@@ -52,7 +52,7 @@ def main(argv: list[str] | None = None) -> int:
     if name not in COMMANDS:
         print(f"claimwise: there is no command {name!r}; claimwise --help lists them", file=sys.stderr)
         return 2
-    os.environ.setdefault("GOMP_SPINCOUNT", "0")  # spinning threads slow a busy two-core machine down 5-10 times
+    os.environ.setdefault("GOMP_SPINCOUNT", "100000")  # threads that spin for long slow a busy two-core machine
     try:
         return importlib.import_module(f".commands.{name}", __package__).main(rest) or 0
     except InputError as error:

@@ -33,8 +33,8 @@ from .quickstart_data import make_examples, make_rollouts, recipe, write_part
 from .summary import credit_example, headline, summarise
 
 ASSETS = resources.files("claimwise.distill") / "assets"
-PARTS = {"train": ("train", 360, 1), "validation": ("validation", 60, 1), "heldout": ("test", 120, 1)}
-POLICY_EXAMPLES, POLICY_TESTS = 256, 200
+PARTS = {"train": ("train", 360, 1), "validation": ("validation", 60, 1), "heldout": ("test", 110, 1)}
+POLICY_EXAMPLES, POLICY_TESTS = 224, 200
 STEPS = {"image": 220, "text": 120}  # what the text shows is learned sooner
 PACKAGES = ("claimwise", "torch", "transformers", "trl", "peft", "datasets", "accelerate")
 

@@ -22,7 +22,7 @@ from ..verifier.judge import load_judge
 from ..verifier.model import load_model
 from ..verifier.rundir import write_atomic
 from ..verifier.schema import Example, Rollout, Verdict
-from ..verifier.tables import load_image, read_examples, read_verdicts
+from ..verifier.tables import load_image, pair_up, read_examples, read_verdicts
 
 FIGURES = ("agreement", "kappa")
 CREDIT_EXAMPLES, CREDIT_GROUP = 24, 4
@@ -96,9 +96,11 @@ def credit_example(out: Path, policy: str, seed: int) -> dict:
     model = load_model(policy, dtype=torch.float32)
     rollouts = sample(model, examples, CREDIT_GROUP, max_new_tokens=64, seed=seed, name="group")
     judge = load_judge(out / "verifier-image", "image", dtype=torch.float32)
+    judged = list(judge.judge_each(pair_up(examples, rollouts)))
+    groups = [slice(i * CREDIT_GROUP, (i + 1) * CREDIT_GROUP) for i in range(len(examples))]
     described = [
-        _describe(example, rollouts[i * CREDIT_GROUP : (i + 1) * CREDIT_GROUP], judge, model.processor.tokenizer)
-        for i, example in enumerate(examples)
+        _describe(example, rollouts[group], judged[group], model.processor.tokenizer)
+        for example, group in zip(examples, groups, strict=True)
     ]
     best = max(described, key=_variety)
     image = next(example.images[0] for example in examples if example.example_id == best["example_id"])
@@ -113,10 +115,9 @@ def _variety(group: dict) -> int:
     return sum(len(set(column)) > 1 for column in zip(*rows, strict=True))
 
 
-def _describe(example: Example, rollouts: Sequence[Rollout], judge, tokenizer) -> dict:
+def _describe(example: Example, rollouts: Sequence[Rollout], verdicts: Sequence[list[Verdict]], tokenizer) -> dict:
     ids = [tokenizer(rollout.response, add_special_tokens=False)["input_ids"] for rollout in rollouts]
     offsets = [text_and_offsets(tokenizer, row)[1] for row in ids]
-    verdicts = [judge.judge([(example, rollout)]) for rollout in rollouts]
     texts = [rollout.response for rollout in rollouts]
     answers = answer_reward(texts, [example.answer] * len(texts))
     scored = [

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-os.environ.setdefault("GOMP_SPINCOUNT", "0")
+os.environ.setdefault("GOMP_SPINCOUNT", "100000")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 ASSETS = Path(str(resources.files("claimwise.distill"))) / "assets"
