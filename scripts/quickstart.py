@@ -35,7 +35,7 @@ from .summary import credit_example, headline, summarise
 ASSETS = resources.files("claimwise.distill") / "assets"
 PARTS = {"train": ("train", 360, 1), "validation": ("validation", 60, 1), "heldout": ("test", 110, 1)}
 POLICY_EXAMPLES, POLICY_TESTS = 224, 200
-STEPS = {"image": 220, "text": 120}  # what the text shows is learned sooner
+STEPS = {"image": 250, "text": 120}  # what the text shows is learned sooner
 PACKAGES = ("claimwise", "torch", "transformers", "trl", "peft", "datasets", "accelerate")
 
 
