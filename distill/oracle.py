@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..verifier.schema import Example, Mode, Rollout, Verdict
-from .digits import gold, truth_of, verdict_of
+from .digits import gold, score_policy, truth_of, verdict_of
 
 
 class OracleJudge:
@@ -45,3 +45,15 @@ class OracleJudge:
             created_at=now,
             dimension=criterion.group,
         )
+
+
+def reading_monitor(examples: Sequence[Example]) -> Callable[..., list[float]]:
+    """A TRL reward function that is logged and never rewarded: the share of a picture's digits that each completion
+    reads right (0..1), against the human labels."""
+    by_id = {example.example_id: example for example in examples}
+
+    def digits_read(completions, example_id, **kwargs) -> list[float]:
+        texts = [completion[-1]["content"] for completion in completions]
+        return [score_policy(text, by_id[e])["digits"] for text, e in zip(texts, example_id, strict=True)]
+
+    return digits_read

@@ -4,6 +4,7 @@ input."""
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import NoReturn
 
 from ..verifier.errors import InputError
@@ -23,3 +24,12 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}; {self.prog} --help shows an example")
+
+
+def shows_help(argv: Sequence[str], text: str) -> bool:
+    """For the commands whose flags are settings, so many that their help is written by hand: prints it if asked to.
+    `--help-all` is left to `parse_settings`, which knows every setting and loads torch for it."""
+    asked = bool({"-h", "--help"} & set(argv))
+    if asked:
+        print(text)
+    return asked

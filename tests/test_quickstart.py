@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import re
 
 import pytest
 from claimwise.eval.agreement import agree
@@ -93,11 +96,30 @@ def test_the_report_shows_the_credit(finished):
                 assert "".join(response["tokens"])[start:end].strip()
 
 
+@pytest.fixture(scope="module")
+def again(small, tmp_path_factory):
+    """The same run once more, without a stop, and what it wrote to the screen."""
+    out, screen = tmp_path_factory.mktemp("runs") / "again", io.StringIO()
+    with contextlib.redirect_stderr(screen):
+        assert cli.main(["quickstart", "--out", str(out), "--seed", "3"]) == 0
+    return out, screen.getvalue()
+
+
 @pytest.mark.slow
-def test_the_same_seed_gives_the_same_summary(finished, small, tmp_path):
-    assert cli.main(["quickstart", "--out", str(tmp_path / "again"), "--seed", "3"]) == 0
-    first, second = (json.loads((p / "summary.json").read_text()) for p in (finished, tmp_path / "again"))
+def test_the_same_seed_gives_the_same_summary(finished, again):
+    first, second = (json.loads((p / "summary.json").read_text()) for p in (finished, again[0]))
     assert without_times(first) == without_times(second)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "work",
+    ["sampling policy", "distilling verifier-image", "distilling verifier-text", "judging base", "GRPO prefix"],
+)
+def test_everything_long_shows_its_progress_and_the_time_that_is_left(again, work):
+    lines = [line for line in re.split(r"[\r\n]", again[1]) if line.startswith(work)]
+    assert any(re.search(r"100%.*\[\d\d:\d\d<\d\d:\d\d", line) for line in lines), lines
+    assert any(re.search(r"\b0%.*\[\d\d:\d\d<", line) for line in lines), lines
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ def parse_settings(cls: type[Settings], argv: Sequence[str], command: str) -> Se
     """An instance of the dataclass `cls`. Raises InputError naming the file and key, or the flag, at fault."""
     from trl import TrlParser
 
-    argv, path = _take_config([part for flag in argv for part in _split_config(flag)])
+    argv, path = _take_config([part for flag in argv for part in _plain(flag)])
     parser = TrlParser([cls], prog=f"claimwise {command}", allow_abbrev=False)  # pyright: ignore[reportArgumentType]
     parser.error = _refuse
     names = {field.name for field in dataclasses.fields(cls) if field.init}  # pyright: ignore[reportArgumentType]
@@ -54,9 +54,10 @@ def _refuse(message: str) -> NoReturn:
     raise InputError(message)
 
 
-def _split_config(flag: str) -> list[str]:
+def _plain(flag: str) -> list[str]:
+    """The flag as TRL's parser knows it: `--config FILE` without "=", and `--help-all` as its `--help`."""
     name, equals, value = flag.partition("=")
-    return [name, value] if equals and name == "--config" else [flag]
+    return [name, value] if equals and name == "--config" else ["--help" if flag == "--help-all" else flag]
 
 
 def _take_config(argv: list[str]) -> tuple[list[str], Path | None]:

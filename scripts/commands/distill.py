@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+from ..parser import shows_help
+
 HELP = """usage: claimwise distill --config RECIPE.yaml [--KEY VALUE ...]
 
 Train a LoRA verifier on a teacher's verdicts, on packed trees, and calibrate it.
@@ -30,14 +32,12 @@ example:
 
 
 def main(argv: list[str]) -> int:
-    if not argv or {"-h", "--help"} & set(argv):
-        print(HELP)
-        return 0 if argv else 2
+    if shows_help(argv, HELP):
+        return 0
     from ...distill.config import DistillConfig
     from ...distill.run import distill
     from ...verifier.settings import parse_settings
 
-    argv = ["--help" if flag == "--help-all" else flag for flag in argv]
     config = parse_settings(DistillConfig, argv, "distill")
     print(json.dumps(distill(config), indent=2))
     print(f"{config.output_dir}: verifier for {config.mode} mode; claimwise judge --adapter {config.output_dir} ...")

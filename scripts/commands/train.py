@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from ..parser import shows_help
+
 HELP = """usage: claimwise train --config RECIPE.yaml [--KEY VALUE ...]
 
 Train a policy by GRPO; a verifier judges every rollout, and each criterion's credit goes to the tokens up to the
@@ -23,19 +25,17 @@ Settings come from a YAML recipe and from flags, which win. The most used:
   --help-all                every setting (loads torch)
 
 example:
-  claimwise train --config scripts/recipes/grpo-digits.yaml --examples runs/quickstart/policy-examples/examples.parquet \\
+  claimwise train --config scripts/recipes/grpo-digits.yaml --examples runs/quickstart/policy-train/examples.parquet \\
       --verifier runs/quickstart/verifier-image --output_dir runs/policy
 """
 
 
 def main(argv: list[str]) -> int:
-    if not argv or {"-h", "--help"} & set(argv):
-        print(HELP)
-        return 0 if argv else 2
+    if shows_help(argv, HELP):
+        return 0
     from ...trainer.config import RubricGRPOConfig
     from ...verifier.settings import parse_settings
 
-    argv = ["--help" if flag == "--help-all" else flag for flag in argv]
     config = parse_settings(RubricGRPOConfig, argv, "train")
     figures = run(config)
     print(json.dumps(figures, indent=2))
@@ -52,37 +52,25 @@ def run(config) -> dict:
     if not config.examples:
         raise InputError("the setting examples is empty; give the path of an example table")
     examples = read_examples(config.examples)
-    oracle = "oracle" in (config.verifier, config.teacher)
     if config.teacher not in ("", "oracle"):
         raise InputError(f"teacher is {config.teacher!r}; it must be oracle, or empty for nobody")
-    judge, teacher = _judge(config), None
-    if config.teacher:
-        from ...distill.oracle import OracleJudge
+    judge = _judge(config.verifier, config.verifier_base)
+    teacher = _judge(config.teacher, "")
+    monitors = []
+    if "oracle" in (config.verifier, config.teacher):
+        from ...distill.oracle import reading_monitor
 
-        teacher = OracleJudge("image")
-    return train(config, examples, judge, teacher, _digits_monitors(examples) if oracle else ())
+        monitors.append(reading_monitor(examples))
+    return train(config, examples, judge, teacher, monitors)
 
 
-def _judge(config) -> Any:
-    if not config.verifier:
+def _judge(name: str, base: str) -> Any:
+    if not name:
         return None
-    if config.verifier == "oracle":
+    if name == "oracle":
         from ...distill.oracle import OracleJudge
 
         return OracleJudge("image")
     from ...verifier.judge import load_judge
 
-    return load_judge(config.verifier, base=config.verifier_base or None)
-
-
-def _digits_monitors(examples) -> list:
-    """In the digits world the share of digits read right, against the human labels, is logged and never rewarded."""
-    from ...distill.digits import score_policy
-
-    by_id = {example.example_id: example for example in examples}
-
-    def digits_read(completions, example_id, **kwargs) -> list[float]:
-        texts = [completion[-1]["content"] for completion in completions]
-        return [score_policy(text, by_id[e])["digits"] for text, e in zip(texts, example_id, strict=True)]
-
-    return [digits_read]
+    return load_judge(name, base=base or None)
