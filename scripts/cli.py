@@ -16,6 +16,7 @@ from ..verifier.errors import InputError
 
 COMMANDS = {
     "quickstart": "the whole product on handwritten digits, ending in a report",
+    "rubrics": "what is wrong with the criteria of an example table",
     "rollout": "sample responses from a policy, with counterfactual and truncated ones",
     "label": "a teacher's verdicts on rollouts, as a verdict table",
     "distill": "train a LoRA verifier on a teacher's verdicts",

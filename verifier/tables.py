@@ -41,18 +41,19 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 Row = TypeVar("Row", Example, Rollout, Verdict)
-KEYS = {"examples": ("example_id",), "rollouts": ("rollout_id",), "verdicts": ("rollout_id", "criterion_id")}
+KEYS = {"examples": ("example_id",), "rollouts": ("rollout_id",), "verdicts": ("mode", "rollout_id", "criterion_id")}
 
 
-def read_examples(path: str | Path) -> list[Example]:
-    """Examples; their images are absolute paths of files that exist (`load_image` opens them)."""
+def read_examples(path: str | Path, check_images: bool = True) -> list[Example]:
+    """Examples; their images are absolute paths of files that exist (`load_image` opens them). Where nobody is going to
+    look at them, `check_images=False` takes the paths as they are."""
     folder = Path(path).parent
 
     def make(values: dict[str, Any]) -> Example:
         criteria = parse_criteria(values.pop("criteria"))
         images = tuple(_absolute(folder / image) for image in values.pop("images", ()))
         for image in images:
-            if not image.is_file():
+            if check_images and not image.is_file():
                 raise InputError(f"key 'images': there is no file {image}; paths are relative to the table's folder")
         return Example(criteria=criteria, images=images, **values)
 
@@ -67,8 +68,9 @@ def read_verdicts(path: str | Path) -> list[Verdict]:
     return _read(Path(path), VERDICTS, KEYS["verdicts"], lambda values: Verdict(**values))
 
 
-def write_examples(path: str | Path, examples: Iterable[Example]) -> None:
-    """PIL images are saved as PNG in `images/` beside the table; paths are stored relative to the table's folder."""
+def write_examples(path: str | Path, examples: Iterable[Example], check_images: bool = True) -> None:
+    """PIL images are saved as PNG in `images/` beside the table; paths are stored relative to the table's folder, and
+    must be those of files unless `check_images=False`."""
     path, examples = Path(path), list(examples)
     rows = [
         {**_fields(example), "images": None, "criteria": [dataclasses.asdict(c) for c in example.criteria]}
@@ -76,7 +78,9 @@ def write_examples(path: str | Path, examples: Iterable[Example]) -> None:
     ]
     rows = _checked_rows(path, rows, EXAMPLES, KEYS["examples"])  # before the first image is saved
     for row, example in zip(rows, examples, strict=True):
-        row["images"] = [_store(path, example.example_id, n, image) for n, image in enumerate(example.images)]
+        row["images"] = [
+            _store(path, example.example_id, n, image, check_images) for n, image in enumerate(example.images)
+        ]
     _write(path, rows, EXAMPLES)
 
 
@@ -256,11 +260,11 @@ def _absolute(path: Path) -> Path:
     return Path(os.path.realpath(path.parent)) / path.name
 
 
-def _store(table: Path, example_id: str, index: int, image: Image | Path) -> str:
+def _store(table: Path, example_id: str, index: int, image: Image | Path, check: bool) -> str:
     """The image's path relative to the table; a PIL image is saved first."""
     if isinstance(image, (str, Path)):
         found = _absolute(Path(image))
-        if not found.is_file():
+        if check and not found.is_file():
             raise InputError(f"example {example_id!r}: there is no image file {image}")
         return Path(os.path.relpath(found, os.path.realpath(table.parent))).as_posix()
     safe = re.sub(r"[^A-Za-z0-9_-]", "_", example_id)[:80]
