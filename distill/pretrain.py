@@ -79,11 +79,11 @@ def answer_task(model: VisionLanguageModel, rng: random.Random, misread: float =
         tokenize=False,
         add_generation_prompt=True,
     )
-    pixels, grid = model.pixels(example.images)
-    text = text.replace(prompt.IMAGE, prompt.IMAGE * int(grid.prod() // 4))
+    picture = model.picture(example.images[0])
+    text = text.replace(prompt.IMAGE, prompt.IMAGE * int(picture.grid.prod() // 4))
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     target = [*tokenizer(response, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
-    return Tree(ids[:-1], [ids[-1:]], pixels, grid), [Target([*target, target[-1]], 0.5, 0.0)]
+    return Tree(ids[:-1], [ids[-1:]], picture.pixels, picture.grid), [Target([*target, target[-1]], 0.5, 0.0)]
 
 
 def probe_task(
@@ -135,15 +135,18 @@ def _reasoning(rng: random.Random, response: str, truth: Sequence[int], hard: bo
     return probes
 
 
-def _digit_by_digit(said: digits.Said) -> list[tuple[str, list[str]]]:
-    """Does the first, does the second digit of the conclusion follow from what was read, and of the answer repeat it?"""
+def _digit_by_digit(said: digits.Said, named: bool = False) -> list[tuple[str, list[str]]]:
+    """The first and the second digit of the conclusion and of the answer: does it follow from what was read, or repeat
+    what was concluded? `named` asks as well what it is, without which comparing them was hardly learned."""
     if said.conclusion is None:
         return []
     line, concluded, _ = said.conclusion
     read = [said.reads.get(place, (None, None))[0] for place in digits.LINES[line]]
     probes = [(f" conclusion {i + 1}", [_yes(read[i] == concluded[i])]) for i in range(2)]
+    probes += [(f" digit conclusion {i + 1}", [_stated(concluded[i])]) for i in range(2 * named)]
     if said.answer is not None and len(said.answer[0]) == 2:
         probes += [(f" answer {i + 1}", [_yes(said.answer[0][i] == concluded[i])]) for i in range(2)]
+        probes += [(f" digit answer {i + 1}", [_stated(said.answer[0][i])]) for i in range(2 * named)]
     return probes
 
 
@@ -165,12 +168,12 @@ def _yes(so: bool) -> str:
 def glance_task(model: VisionLanguageModel, rng: random.Random) -> tuple[Tree, list[Target]]:
     """A picture alone, and which digit it shows at each place: thirty tokens for four digits, so many are seen."""
     example, encoder = shaken_example(rng, "train"), model.encoder
-    pixels, grid = model.pixels(example.images)
-    images = [encoder.image_id] * int(grid.prod() // 4)
+    picture = model.picture(example.images[0])
+    images = [encoder.image_id] * int(picture.grid.prod() // 4)
     prefix = [encoder.special(prompt.VISION_START), *images, encoder.special(prompt.VISION_END)]
     branches = [encoder.text(f" digit {name}") for name in digits.POSITIONS]
     shown = [encoder.text(f" {digit}")[0] for digit in digits.truth_of(example)]
-    return Tree(prefix, branches, pixels, grid), [Target([token, token], 0.5, 0.0) for token in shown]
+    return Tree(prefix, branches, picture.pixels, picture.grid), [Target([token, token], 0.5, 0.0) for token in shown]
 
 
 def claim_task(
@@ -206,7 +209,7 @@ def stepwise_task(model: VisionLanguageModel, rng: random.Random) -> tuple[Tree,
     response = (counterfactual(rng, response) or (response,))[0] if rng.random() < 0.2 else response
     mode = "image" if rng.random() < 0.3 else "text"
     claims = [_claim(model, rng, kind, response, told, truth, line, mode) for kind in ("follows", "repeats")]
-    probes = _digit_by_digit(digits.understand(response))
+    probes = _digit_by_digit(digits.understand(response), named=True)
     branches = [model.encoder.branch(text) for text, _ in claims] + [model.encoder.text(text) for text, _ in probes]
     targets = [Target(target.ids, target.p_yes, len(claims + probes) / 2, target.kind) for _, target in claims]
     for _, wanted in probes:

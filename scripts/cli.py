@@ -26,6 +26,7 @@ COMMANDS = {
     "credit": "the advantage of every token of one group of responses",
     "align": "find a quote in a response",
     "report": "one self-contained page for a run",
+    "bench": "figures of this machine: rates, memory, exactness",
 }
 
 

@@ -44,3 +44,30 @@ def items():
         text, edit = edited
         out.append((example, Rollout(f"{example.example_id}/{edit}", example.example_id, text, "reference", edit=edit)))
     return out
+
+
+@pytest.fixture(scope="session")
+def tiny_base(tmp_path_factory) -> Path:
+    """A folder with a random base that trains in seconds; tests must not change it."""
+    from distilling import make_base
+
+    return make_base(tmp_path_factory.mktemp("distill") / "base")
+
+
+@pytest.fixture(scope="session")
+def tables(tmp_path_factory) -> Path:
+    """A folder with tables to train on (16 responses) and to validate on (6); tests must not change it."""
+    from distilling import make_tables
+
+    folder = tmp_path_factory.mktemp("tables")
+    make_tables(folder / "train", "train", 8)
+    make_tables(folder / "validation", "validation", 3)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory) -> Path:
+    """A folder with base/, train/, validation/ and the distilled verifiers image/ and text/; tests change copies."""
+    from judging import make_world
+
+    return make_world(tmp_path_factory.mktemp("judge"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import pytest
@@ -14,6 +15,7 @@ from claimwise.verifier.judge import base_judge
 from claimwise.verifier.model import VisionLanguageModel
 from claimwise.verifier.packed import answer_trees
 from claimwise.verifier.schema import Rollout
+from judging import margin, one_by_one, siblings_of, watched
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
@@ -60,6 +62,23 @@ def test_packed_equals_a_plain_causal_forward(vlm):
             logits = vlm.model(input_ids=ids, **vision).logits[0, -1]
         wanted = float(logits[vlm.encoder.yes_id] - logits[vlm.encoder.no_id])
         assert answer.margin == pytest.approx(wanted, abs=1e-4)
+
+
+def test_siblings_equal_one_by_one(vlm):
+    """Four responses each to three examples whose openings, encoded once, have pictures of different sizes."""
+    family = []
+    for number, size in enumerate([(64, 64), (140, 84), (56, 112)]):
+        example = make_example(random.Random(number), "test", number)
+        picture = example.images[0].resize(size)
+        example = dataclasses.replace(example, images=(picture,), criteria=example.criteria[:3])
+        family += siblings_of([(example, Rollout(str(number), example.example_id, "It is 7. So it is.", "p"))])
+    assert len({len(vlm.opening(example, "image")) for example, _ in family}) == 3
+    with watched(vlm) as fed:
+        verdicts = base_judge(vlm, "image", "tiny", readings=True).judge(family)
+    answers = one_by_one(vlm, family, "image")
+    assert len(verdicts) == 3 * 4 * 3 and [rows for rows, *_ in fed.openings] == [3]
+    assert max(abs(margin(v) - a.margin) for v, a in zip(verdicts, answers, strict=True)) < 1e-4
+    assert [v.verdict for v in verdicts] == [a.margin > 0 for a in answers]
 
 
 def test_adapter_and_judge(vlm, tmp_path):

@@ -15,6 +15,7 @@ from .prompt import prompt_hash
 from .schema import SCHEMA_VERSION
 
 FILE = "verifier.json"
+MERGED = "."  # the base that a card names where the adapter is merged into it: the folder itself
 
 
 @dataclass

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,17 @@ from .sentences import split_sentences
 from .tables import load_image
 from .tree import Packed, Tree, pack
 
-IMAGE_CACHE = 4096  # pictures whose patches are kept; a group's responses share theirs
+IMAGE_CACHE_BYTES = 2 << 30  # of patches that are kept; a group's responses share theirs
+
+
+@dataclass
+class Picture:
+    """An image as the model takes it: patches (patches, patch size), grid (1, 3), and a digest of its pixels."""
+
+    pixels: torch.Tensor
+    grid: torch.Tensor
+    digest: str
+    source: object  # the image or its path, held so that no other takes its id
 
 
 class VisionLanguageModel:
@@ -33,7 +44,8 @@ class VisionLanguageModel:
         self.processor: Any = processor
         self.path = path
         self.encoder = PromptEncoder(processor.tokenizer)
-        self._images: OrderedDict[object, tuple[torch.Tensor, torch.Tensor, Any]] = OrderedDict()  # pixels, grid, image
+        self._pictures: OrderedDict[object, Picture] = OrderedDict()
+        self._picture_bytes = 0
 
     @property
     def backbone(self) -> Any:
@@ -44,32 +56,39 @@ class VisionLanguageModel:
     def pad_id(self) -> int:
         return self.processor.tokenizer.pad_token_id
 
-    def pixels(self, images: Sequence) -> tuple[torch.Tensor, torch.Tensor]:
-        """(patches, patch size) and (images, 3) grid of all images of one example, through the model's own processor."""
-        parts = []
-        for image in images:
-            key = image if isinstance(image, Path) else id(image)
-            if key not in self._images:
-                features = self.processor.image_processor(images=[load_image(image)], return_tensors="pt")
-                self._images[key] = features["pixel_values"], features["image_grid_thw"], image
-                if len(self._images) > IMAGE_CACHE:
-                    self._images.popitem(last=False)
-            parts.append(self._images[key])
-        return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+    def picture(self, image) -> Picture:
+        """One image through the model's own processor; recent ones are kept."""
+        key = image if isinstance(image, Path) else id(image)
+        if key not in self._pictures:
+            rgb = load_image(image)
+            features = self.processor.image_processor(images=[rgb], return_tensors="pt")
+            digest = hashlib.sha256(repr(rgb.size).encode() + rgb.tobytes()).hexdigest()
+            self._pictures[key] = Picture(features["pixel_values"], features["image_grid_thw"], digest, image)
+            self._picture_bytes += self._pictures[key].pixels.nbytes
+            while self._picture_bytes > IMAGE_CACHE_BYTES and len(self._pictures) > 1:
+                self._picture_bytes -= self._pictures.popitem(last=False)[1].pixels.nbytes
+        return self._pictures[key]
+
+    def opening(self, example: Example, mode: str, system: str | None = None) -> Tree:
+        """What all responses to an example share, without branches: system text, images, question; text mode leaves
+        the images out."""
+        if mode == "text":
+            return Tree(self.encoder.opening(example.question, [], system or SYSTEM[mode]), [])
+        if not example.images:
+            raise InputError(f"example {example.example_id!r} has no image; judge it in text mode")
+        pictures = [self.picture(image) for image in example.images]
+        grid = torch.cat([picture.grid for picture in pictures])
+        counts = (grid.prod(dim=1) // self.processor.image_processor.merge_size**2).tolist()
+        ids = self.encoder.opening(example.question, counts, system or SYSTEM[mode])
+        return Tree(ids, [], torch.cat([picture.pixels for picture in pictures]), grid)
 
     def tree(
         self, example: Example, response: str, branches: Sequence[Sequence[int]], mode: str, system: str | None = None
     ) -> Tree:
-        """The prefix of one response with the given branches; text mode leaves the image out."""
-        pixels, grid, counts = None, None, []
-        if mode == "image":
-            if not example.images:
-                raise InputError(f"example {example.example_id!r} has no image; judge it in text mode")
-            pixels, grid = self.pixels(example.images)
-            counts = (grid.prod(dim=1) // self.processor.image_processor.merge_size**2).tolist()
-        sentences = split_sentences(response)
-        prefix = self.encoder.prefix(example.question, response, sentences, counts, system or SYSTEM[mode])
-        return Tree(prefix, [list(branch) for branch in branches], pixels, grid)
+        """The whole prefix of one response with the given branches."""
+        opening = self.opening(example, mode, system)
+        prefix = opening.prefix + self.encoder.response(response, split_sentences(response))
+        return Tree(prefix, [list(branch) for branch in branches], opening.pixel_values, opening.image_grid_thw)
 
     def pack(self, trees: Sequence[Tree]) -> Packed:
         return pack(trees, self.encoder.image_id, self.pad_id, self.backbone.model.get_rope_index)
@@ -100,6 +119,15 @@ def base_hash(path: str | Path) -> str:
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise InputError(f"{folder} holds no safetensors file; give the folder of a base model")
+    return _hash(files)
+
+
+def adapter_hash(folder: str | Path) -> str:
+    """Identifies an adapter by its weights and configuration (which holds their scale)."""
+    return _hash(sorted(Path(folder).glob("adapter_*")))
+
+
+def _hash(files: Sequence[Path]) -> str:
     digest = hashlib.sha256()
     for file in files:
         with file.open("rb") as stream:

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
-from transformers import DynamicCache
 
 from .model import VisionLanguageModel
 from .prompt import MAX_READING_TOKENS
-from .tree import PREFIX_SEGMENT, Packed, Tree
+from .shared_prefix import Opening, Past, go_on_from, nothing_yet
+from .tree import PREFIX_SEGMENT, Tree, tree_mask
 
 
 @dataclass
@@ -29,14 +29,21 @@ class Answer:
 
 @torch.inference_mode()
 def answer_trees(
-    model: VisionLanguageModel, trees: Sequence[Tree], allowed: Sequence[Sequence[int]], readings: bool
+    model: VisionLanguageModel,
+    trees: Sequence[Tree],
+    allowed: Sequence[Sequence[int]],
+    readings: bool,
+    openings: Sequence[Opening] | None = None,
 ) -> list[list[Answer]]:
-    """Answers of all branches of all trees in one packed batch. `allowed` has the label ids each tree may use."""
-    packed = model.pack(trees).to(model.backbone.device)
-    cache = DynamicCache(config=model.backbone.config.get_text_config())
-    decoder = _Decoder(model, packed, cache, trees)
+    """Answers of all branches of all trees in one packed batch. `allowed` has the label ids each tree may use; with
+    `openings`, tree b goes on from `openings[b]`, else each tree is the whole prompt."""
+    fed = 1 + (MAX_READING_TOKENS + 1 if readings else 0)  # tokens of a branch after its criterion, at most
+    room = max(map(len, trees)) + fed * max(len(tree.branches) for tree in trees)
+    past = go_on_from(model, openings, room) if openings else nothing_yet(model, len(trees), room)
+    decoder = _Decoder(model, trees, past)
     label_bk = _pick_labels(decoder.open(), allowed)
-    answers = [[Answer(int(label_bk[b, k])) for k in range(len(tree.branches))] for b, tree in enumerate(trees)]
+    labels = label_bk.tolist()
+    answers = [[Answer(labels[b][k]) for k in range(len(tree.branches))] for b, tree in enumerate(trees)]
     logits = decoder.feed(label_bk)
     if readings:
         _read(decoder, logits, answers, model.encoder.reading_end_id)
@@ -58,32 +65,34 @@ def _read(decoder: _Decoder, logits_bkv, answers: list[list[Answer]], end_id: in
     """Greedy readings of at most eight tokens; a branch whose `;` has been fed gives its verdict at that pass."""
     live = {(b, k) for b, row in enumerate(answers) for k in range(len(row))}
     while live:
-        best = logits_bkv.argmax(-1)
+        best = logits_bkv.argmax(-1).tolist()
         ended = []
         for b, k in live:
             answer = answers[b][k]
             if len(answer.reading_ids) == MAX_READING_TOKENS:
-                best[b, k] = end_id  # the contract: no reading is longer
-            if best[b, k] == end_id:
+                best[b][k] = end_id  # the contract: no reading is longer
+            if best[b][k] == end_id:
                 ended.append((b, k))
             else:
-                answer.reading_ids.append(int(best[b, k]))
-        logits_bkv = decoder.feed(best)
+                answer.reading_ids.append(best[b][k])
+        logits_bkv = decoder.feed(torch.tensor(best, device=logits_bkv.device))
         _judge(decoder, logits_bkv, ended, answers)
         live.difference_update(ended)
 
 
 def _judge(decoder: _Decoder, logits_bkv, branches: Sequence[tuple[int, int]], answers: list[list[Answer]]) -> None:
+    margins = (logits_bkv[..., decoder.yes_id] - logits_bkv[..., decoder.no_id]).tolist()
     for b, k in branches:
-        answers[b][k].margin = float(logits_bkv[b, k, decoder.yes_id] - logits_bkv[b, k, decoder.no_id])
+        answers[b][k].margin = margins[b][k]
 
 
 class _Decoder:
     """One forward over the packed trees, then one token per branch and pass; a token sees its ancestors only."""
 
-    def __init__(self, model: VisionLanguageModel, packed: Packed, cache: DynamicCache, trees: Sequence[Tree]):
-        self.backbone, self.packed, self.cache = model.backbone, packed, cache
+    def __init__(self, model: VisionLanguageModel, trees: Sequence[Tree], past: Past):
+        self.backbone = model.backbone
         self.yes_id, self.no_id = model.encoder.yes_id, model.encoder.no_id
+        self.packed = packed = model.pack(trees).to(self.backbone.device)
         device = packed.segment.device
         count = max(len(tree.branches) for tree in trees)
         ends = torch.zeros(len(trees), count, dtype=torch.long)  # last token of each branch; unused branches: token 0
@@ -92,11 +101,17 @@ class _Decoder:
                 ends[row, k] = start + len(branch) - 1
         self.ends = ends.to(device)
         self.number = torch.arange(1, count + 1, device=device)  # the segment of branch k
-        self.visible = (packed.segment[:, None, :] == PREFIX_SEGMENT) | (
+        visible = (packed.segment[:, None, :] == PREFIX_SEGMENT) | (
             packed.segment[:, None, :] == self.number[None, :, None]
-        )  # (B, K, keys)
-        positions = packed.position_ids.gather(2, self.ends.expand(3, -1, -1))
-        self.positions = positions  # (3, B, K): where the last token of each branch stands
+        )
+        self.cache, self.past_visible = past.cache, past.visible
+        packed.position_ids += past.following[None, :, None]
+        self.visible = torch.cat([self._past(count), visible], dim=-1)  # (B, K, keys)
+        self.positions = packed.position_ids.gather(2, self.ends.expand(3, -1, -1))  # (3, B, K): of each branch's last
+
+    def _past(self, queries: int) -> torch.Tensor:
+        """(B, queries, L): which keys of the past each query may see."""
+        return self.past_visible[:, None].expand(-1, queries, -1)
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.backbone.get_output_embeddings()(hidden).float()
@@ -104,6 +119,9 @@ class _Decoder:
     def open(self) -> torch.Tensor:
         """(B, K, V): logits after each criterion."""
         inputs = self.packed.forward_inputs()
+        if self.past_visible.shape[1]:
+            past = self._past(self.packed.segment.shape[1])[:, None]
+            inputs["attention_mask"] = torch.cat([past, tree_mask(self.packed.segment)], dim=-1)
         hidden = self.backbone.model(**inputs, past_key_values=self.cache, use_cache=True).last_hidden_state
         return self._logits(hidden.gather(1, self.ends[..., None].expand(-1, -1, hidden.shape[-1])))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from logging import ERROR, getLogger
 
 from transformers import PrinterCallback, ProgressCallback, Trainer
 
@@ -13,6 +14,7 @@ def only_our_bars() -> None:
 
     logging.disable_progress_bar()
     logging.set_verbosity_error()
+    getLogger("bitsandbytes").setLevel(ERROR)  # where it is installed without a GPU it says so at every start
 
 
 class FiguresOnBar(ProgressCallback):

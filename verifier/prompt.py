@@ -70,6 +70,22 @@ class PromptEncoder:
     def image_id(self) -> int:
         return self.special(IMAGE)
 
+    def opening(self, question: str, image_tokens: Sequence[int], system: str) -> list[int]:
+        """Ids of everything before the response, which all responses to an example share. `image_tokens` has the
+        placeholder count of each image."""
+        ids = [self.special(TURN), *self.text("system\n" + system), self.special(END), *self.text("\n")]
+        ids += [self.special(TURN), *self.text("user\n")]
+        for count in image_tokens:
+            ids += [self.special(VISION_START), *[self.image_id] * count, self.special(VISION_END)]
+        return ids + self.text(f"{QUESTION} {question}{RESPONSE}")
+
+    def response(self, response: str, sentences: Sequence[tuple[int, int]]) -> list[int]:
+        """Ids of the labelled sentences; each begins with a special token, so they go on from the opening as they are."""
+        ids: list[int] = []
+        for label, (start, end) in zip(LABELS, sentences, strict=False):
+            ids += [self.special(LABEL_MARK), self.label_ids[label], *self.text(" " + response[start:end].rstrip(" "))]
+        return ids
+
     def prefix(
         self,
         question: str,
@@ -78,15 +94,8 @@ class PromptEncoder:
         image_tokens: Sequence[int],
         system: str,
     ) -> list[int]:
-        """Ids of everything before the criterion. `image_tokens` has the placeholder count of each image."""
-        ids = [self.special(TURN), *self.text("system\n" + system), self.special(END), *self.text("\n")]
-        ids += [self.special(TURN), *self.text("user\n")]
-        for count in image_tokens:
-            ids += [self.special(VISION_START), *[self.image_id] * count, self.special(VISION_END)]
-        ids += self.text(f"{QUESTION} {question}{RESPONSE}")
-        for label, (start, end) in zip(LABELS, sentences, strict=False):
-            ids += [self.special(LABEL_MARK), self.label_ids[label], *self.text(" " + response[start:end].rstrip(" "))]
-        return ids
+        """Ids of everything before the criterion."""
+        return self.opening(question, image_tokens, system) + self.response(response, sentences)
 
     def branch(self, criterion: str) -> list[int]:
         """Ids of one criterion and the opening of the verifier's turn."""

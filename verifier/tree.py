@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -17,7 +18,7 @@ PREFIX_SEGMENT = 0
 
 @dataclass
 class Tree:
-    """A response's prefix and its K branches, with the pixels of the images whose placeholders are in the prefix."""
+    """A prefix and the K branches below it, with the pixels of the images whose placeholders are in the prefix."""
 
     prefix: list[int]
     branches: list[list[int]]
@@ -44,10 +45,11 @@ class Packed:
         return Packed(*tensors, self.starts, vision)
 
     @property
-    def mask(self) -> torch.Tensor:
-        return tree_mask(self.segment)
+    def mask(self) -> torch.Tensor | None:
+        """None where no row branches: plain causal attention, for which there are faster kernels."""
+        return tree_mask(self.segment) if max(map(len, self.starts)) > 1 else None
 
-    def forward_inputs(self) -> dict[str, torch.Tensor]:
+    def forward_inputs(self) -> dict[str, Any]:
         return {
             "input_ids": self.input_ids,
             "attention_mask": self.mask,
@@ -110,7 +112,7 @@ def _positions(trees, ids, segment, starts, vision, rope_index) -> torch.Tensor:
     for row, tree in enumerate(trees):
         size = len(tree.prefix)
         out[:, row, :size] = positions[:, row, :size]
-        following = int(positions[:, row, :size].max()) + 1
+        following = int(positions[:, row, :size].max()) + 1 if size else 0
         for start, branch in zip(starts[row], tree.branches, strict=True):
             out[:, row, start : start + len(branch)] = torch.arange(following, following + len(branch))
     return out

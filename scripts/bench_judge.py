@@ -1,0 +1,45 @@
+"""claimwise bench judge: how fast the packed judge is against the ways it replaces, and how exact.
+
+In: flags. Out: the figures of FIGURES by name; one that nothing measures yet is null, and `not_measured` says why. A
+part is a module of `scripts` with `figures(args) -> dict`; to add one, name it in PARTS and its flags here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+
+DESCRIPTION = """Measure the judge: packed against one pass per criterion and against a padded batch; image and question
+encoded once per example against once per response; the greatest difference between their logits; and the seconds for 1 to
+32 criteria. Ratios are medians over interleaved repeats, so that other work on the machine falls on both sides. The model
+has random weights: what it says does not matter, only that all ways agree on it."""
+EXAMPLE = """examples:
+  claimwise bench judge --json
+  claimwise bench judge --quick          # a tiny model, once: does it run?
+"""
+PARTS = ["judge_speed"]  # modules of `scripts`
+FIGURES = {  # name -> why it is null where no part measures it
+    "packed_vs_single": "",
+    "packed_vs_batch": "",
+    "k7_vs_k1": "",
+    "depth2_vs_depth1": "",
+    "max_logit_diff": "",
+    "cost_curve": "",
+    "vllm_order_ratio": "there is no vLLM backend yet",
+    "adversarial_false_yes": "the adversarial suite is not part of this bench yet",
+    "ece": "calibration is not part of this bench yet",
+}
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--repeats", type=int, default=5, help="interleaved repeats per ratio (default: 5)")
+    parser.add_argument("--device", default="cpu", help="where the model runs (default: cpu)")
+    parser.add_argument("--quick", action="store_true", help="tiny shapes, one repeat; its ratios mean nothing")
+
+
+def measure(args: argparse.Namespace) -> dict:
+    measured: dict = {}
+    for part in PARTS:
+        measured |= importlib.import_module(f".{part}", __package__).figures(args)
+    not_measured = {name: reason for name, reason in FIGURES.items() if name not in measured}
+    return {name: measured.pop(name, None) for name in FIGURES} | measured | {"not_measured": not_measured}
