@@ -1,0 +1,227 @@
+"""A client for any OpenAI-compatible server: chat messages in, one answer out, or a `ChatError` that names its kind.
+
+    async with ChatClient("http://localhost:8000/v1", "Qwen3-VL-235B-A22B") as client:
+        answer = await client.ask([{"role": "user", "content": "3 or 4?"}], max_tokens=8)
+
+The very first question goes alone, so that a wrong key, model or address costs one call. Then up to `max_in_flight` go at
+once; a server that is busy (429) halves that, each answer raises it again a little, and Retry-After holds everything back
+for as long as it says. What may pass is asked again after a random, growing pause; the key comes from the environment.
+Parameters that a server refuses by name are left out from then on and listed in `adapted`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from .chat_errors import FATAL, RETRIED, ChatError, error_of_status, read_body, softer
+from .errors import InputError
+
+BUSY_TRIES = 20  # a rate limit passes; with pauses of up to a minute this is about ten minutes
+LONGEST_PAUSE_S = 60.0
+LONGEST_RETRY_AFTER_S = 3600.0
+
+
+@dataclass(frozen=True)
+class ChatAnswer:
+    """`logprobs` is the server's `logprobs.content`, one entry for each token; None where it offers none. Tokens are the
+    server's own count, None where it gives none. `lost` calls were sent before this one and brought no answer."""
+
+    text: str
+    finish_reason: str | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    logprobs: list[Any] | None = None
+    lost: int = 0
+
+
+class ChatClient:
+    """One server and one model. `timeout_s` bounds a call from sending to the last byte; `tries` is how often a question
+    is sent in all, except to a busy server; `backoff_s` is the longest first pause, doubled at each try.
+
+    `errors` counts every failed call by kind, the retried ones too.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        key_env: str = "OPENAI_API_KEY",
+        max_in_flight: int = 32,
+        timeout_s: float = 120.0,
+        tries: int = 6,
+        backoff_s: float = 1.0,
+    ):
+        import httpx2  # the kept-up httpx; the pool of httpx itself takes five times as long with 64 calls in flight
+
+        if not _is_address(url):
+            raise InputError(f"{url!r} is no address of a server; give one like http://localhost:8000/v1")
+        if max_in_flight < 1 or tries < 1 or not timeout_s > 0:
+            raise InputError("calls in flight, tries and the time limit must be above zero")
+        self.url = url.rstrip("/").removesuffix("/chat/completions") + "/chat/completions"
+        self.model, self.max_in_flight, self.timeout_s = model, max_in_flight, timeout_s
+        self.tries, self.backoff_s = tries, backoff_s
+        self.errors: Counter[str] = Counter()
+        self.adapted: list[str] = []
+        self._softer: dict[str, Any] = {}
+        self._fatal: ChatError | None = None
+        self._gate, self._first = Gate(max_in_flight), asyncio.Lock()
+        self._key = os.environ.get(key_env, "").strip()
+        if not (self._key.isascii() and self._key.isprintable()):
+            raise InputError(f"the key in {key_env} has characters that no key has; set it anew")
+        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self._key}"} if self._key else {})
+        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=max_in_flight)
+        self._http = httpx2.AsyncClient(headers=headers, limits=limits, timeout=None)
+
+    async def __aenter__(self) -> ChatClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._http.aclose()
+
+    async def ask(self, messages: list[dict[str, Any]], **params: Any) -> ChatAnswer:
+        """The answer. Raises ChatError: after the last try, at once for what another try cannot mend, and without a call
+        once the key, the model or the address has been refused or the first question has failed in all its tries."""
+        async with self._first:  # until the first answer, questions go one by one, each with all its tries
+            if not self._gate.opened:
+                try:
+                    return await self._ask(messages, params)
+                except ChatError as error:
+                    self._fatal = error if error.kind in RETRIED else self._fatal
+                    raise
+        return await self._ask(messages, params)
+
+    async def _ask(self, messages: list[dict[str, Any]], params: dict[str, Any]) -> ChatAnswer:
+        from tenacity import AsyncRetrying, retry_if_exception, wait_random_exponential
+
+        lost = 0
+        async for attempt in AsyncRetrying(
+            retry=retry_if_exception(lambda error: isinstance(error, ChatError) and error.kind in RETRIED),
+            stop=lambda state: state.attempt_number >= self._tries(state.outcome),
+            wait=wait_random_exponential(multiplier=self.backoff_s, max=LONGEST_PAUSE_S),
+            reraise=True,
+        ):
+            with attempt:
+                try:
+                    answer = await self._call(messages, params)
+                except ChatError as error:
+                    lost += error.lost
+                    error.lost = lost
+                    raise
+                return ChatAnswer(**answer, lost=lost)
+        raise AssertionError("tenacity either returns or raises")
+
+    def _tries(self, outcome: Any) -> int:
+        return BUSY_TRIES if outcome.exception().kind == "busy" else self.tries
+
+    async def _call(self, messages: list[dict[str, Any]], params: dict[str, Any]) -> dict[str, Any]:
+        """One call, or several where the server refuses a parameter by name."""
+        while True:
+            body: dict[str, Any] = {}
+            try:
+                async with self._gate as ticket:
+                    if self._fatal is not None:
+                        raise ChatError(self._fatal.kind, self._fatal.message)
+                    body = {"model": self.model, "messages": messages, **self._adapt(params)}  # as known by now
+                    answer = await self._post(body, ticket)
+                    self._gate.answered()
+                    return answer
+            except ChatError as error:
+                if error.kind == "refused" and self._soften(error, body):
+                    continue
+                if self._fatal is None:
+                    self.errors[error.kind] += 1
+                if error.kind in FATAL:
+                    self._fatal = error
+                raise
+
+    async def _post(self, body: dict[str, Any], ticket: float) -> dict[str, Any]:
+        import httpx2
+
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                reply = await self._http.post(self.url, content=json.dumps(body).encode())
+        except TimeoutError:
+            raise ChatError("timeout", f"no answer within {self.timeout_s:g} s", lost=1) from None
+        except httpx2.ConnectError as error:
+            raise ChatError("connection", f"{self.url}: no connection ({error})") from None
+        except httpx2.RequestError as error:
+            reason = str(error) or type(error).__name__
+            raise ChatError("connection", f"the connection broke off ({reason})", lost=1) from None
+        if reply.status_code == 200:
+            return read_body(reply.content, self._key)
+        error = error_of_status(reply.status_code, reply.headers, reply.content, self.url, self._key)
+        if error.kind == "busy":
+            self._gate.busy(ticket, min(error.retry_after_s, LONGEST_RETRY_AFTER_S))
+        raise error
+
+    def _adapt(self, params: dict[str, Any]) -> dict[str, Any]:
+        """The parameters as this server takes them."""
+        adapted = {}
+        for name, value in params.items():
+            new = self._softer.get(name, (name, value))
+            if new is not None:
+                adapted[new[0]] = value if new[1] is ... else new[1]
+        return adapted
+
+    def _soften(self, error: ChatError, body: dict[str, Any]) -> bool:
+        """Whether the refusal names a parameter that can do without, or with less; from now on it does."""
+        changes = softer(error, body)
+        if changes:
+            self._softer |= changes
+            self.adapted.append(f"{', '.join(changes)} changed or left out: {error.message}")
+        return bool(changes)
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parsed = urlsplit(url)
+        return parsed.scheme in ("http", "https") and bool(parsed.hostname) and parsed.port != 0
+    except ValueError:
+        return False
+
+
+class Gate:
+    """How many calls are in flight: one until the first answer, then up to `most`. Additive increase by one for each
+    round of answers, multiplicative decrease by half, once for all calls that were sent before the decrease."""
+
+    def __init__(self, most: int):
+        self.most, self.limit, self.in_flight = most, 1.0, 0
+        self.opened, self._cut_at, self._resume_at = False, 0.0, 0.0
+        self._changed = asyncio.Condition()
+
+    async def __aenter__(self) -> float:
+        """Waits for a place; gives the time of sending."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self.in_flight < int(self.limit))
+            self.in_flight += 1
+        clock = asyncio.get_running_loop().time
+        try:
+            while (pause := self._resume_at - clock()) > 0:
+                await asyncio.sleep(pause * random.uniform(1.0, 1.1))
+        except asyncio.CancelledError:
+            await self.__aexit__()
+            raise
+        return clock()
+
+    async def __aexit__(self, *_: object) -> None:
+        async with self._changed:
+            self.in_flight -= 1
+            self._changed.notify_all()
+
+    def answered(self) -> None:
+        if not self.opened:
+            self.opened, self.limit = True, float(self.most)
+        self.limit = min(float(self.most), self.limit + 1 / self.limit)
+
+    def busy(self, sent_at: float, retry_after_s: float) -> None:
+        now = asyncio.get_running_loop().time()
+        self._resume_at = max(self._resume_at, now + retry_after_s)
+        if sent_at >= self._cut_at:
+            self.limit, self._cut_at = max(1.0, self.limit / 2), now
