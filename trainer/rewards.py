@@ -1,144 +1,17 @@
 """Rewards by rule, as plain TRL reward functions: the final answer, and the form of the response.
 
 In: completions (text, or TRL's conversations) and the column `answer`. Out: a number per completion, or None where no
-rule can decide; None is missing, never 0. Several candidates in one answer ("7 or 8") match nothing, or a policy would
-learn to list them.
+rule can decide; None is missing, never 0.
 """
 
 from __future__ import annotations
 
-import math
-import re
-import threading
-from fractions import Fraction
-
-_MARKED = re.compile(r"(?i)\banswer[*_]*\s*(?:is\s*)?:[*_]*\s*([^\n]*)")
-_BOX = "\\boxed{"
-_WORDS = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\{([^{}]*)\}")  # words inside a formula
-_SIGNS = {"−": "-", r"\%": "%", r"\$": "$", r"\,": " ", r"\!": "", r"\ ": " ", r"^\circ": "°", r"^{\circ}": "°"}
-_LETTER = re.compile(r"\(?([a-z])\)?")
-_CHOICE = re.compile(r"(?:option |choice )?\(?([a-z])(?:[.:)]+(?: .*)?)?")  # "(b)", "b. a cat", "option b"
-_NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d{1,40})?|\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:e[-+]?\d{1,2})?"
-_UNIT = r"(?!or\b|and\b)[^\d\s+*=,;][^\s=,;]*(?: [a-z]+)?"
-_QUANTITY = re.compile(rf"[$€£]? ?({_NUMBER})(?: ?/ ?(\d{{1,40}}))? ?({_UNIT})?")
-_FORMULA = re.compile(r"[\\^=$]")
-_TERM = re.compile(r"(?=.*(?:[+*()]|\d[a-z]))(?:[\d\s.,()+*/-]|(?<![a-z])[a-z](?![a-z]))+", re.I)  # "2x + 3", "(1, 2)"
+from ..eval.answers import answers_match, final_answer
 
 
 def completion_text(completion) -> str:
     """The text of a completion as TRL gives it: a string, or a conversation of one message."""
     return completion if isinstance(completion, str) else completion[-1]["content"]
-
-
-def final_answer(response: str) -> str | None:
-    """What stands in the last \\boxed{...}, else on the line after the last "Answer:"; None where neither holds
-    anything."""
-    if boxed := _last_boxed(response):
-        return boxed
-    marked = _MARKED.findall(response)
-    return marked[-1].strip(" \t\r*_`") or None if marked else None
-
-
-def _last_boxed(response: str) -> str | None:
-    """The content of the last box that is closed, nested braces included."""
-    start = response.rfind(_BOX)
-    while start >= 0:
-        depth, first = 1, start + len(_BOX)
-        for at in range(first, len(response)):
-            depth += {"{": 1, "}": -1}.get(response[at], 0)
-            if depth == 0:
-                return response[first:at].strip() or None
-        start = response.rfind(_BOX, 0, start)
-    return None
-
-
-def answers_match(given: str, wanted: str) -> bool | None:
-    """Whether they are the same choice, numbers, quantity, formula (math-verify) or short text. None where the wanted
-    answer is free text, more than three words, which no rule can compare; there only equal text is True.
-
-    Case, spaces and closing dots do not count. A quantity may lack its unit on one side, but not have another one.
-    """
-    given, wanted = _plain(given), _plain(wanted)
-    a, b = given.casefold(), wanted.casefold()
-    if a == b:
-        return True
-    if letter := _LETTER.fullmatch(b):
-        choice = _CHOICE.fullmatch(a)
-        return choice is not None and choice[1] == letter[1]
-    if (several := _numbers(b)) is not None:
-        return several == _numbers(a)
-    if (quantity := _quantity(b)) is not None:
-        other = _quantity(a)
-        return _same_quantity(other, quantity) if other is not None else _is_formula(given) and _equal(given, wanted)
-    if _is_formula(wanted):
-        return _equal(given, wanted)
-    return None if len(b.split()) > 3 else False
-
-
-def _plain(text: str) -> str:
-    """Without mark-up around it, words in formulas as words, single spaces."""
-    text = _WORDS.sub(r"\1", text)
-    for written, meant in _SIGNS.items():
-        text = text.replace(written, meant)
-    text = " ".join(text.split()).strip("*_` ").rstrip(". ")
-    inside = re.fullmatch(r"\$+([^$]+)\$+|\\\((.+)\\\)|\\\[(.+)\\\]", text)
-    return next(group for group in inside.groups() if group).strip() if inside else text
-
-
-def _numbers(text: str) -> list[Fraction] | None:
-    """The numbers of a list of two or more ("3 5", "3, 5", "3 and 5"), in their order; None for anything else."""
-    parts = [text] if re.fullmatch(_NUMBER, text) else re.split(r"\s*[,;]\s*(?:and )?|\s+(?:and )?", text.strip("()[]"))
-    known = len(parts) > 1 and all(re.fullmatch(_NUMBER, part) for part in parts)
-    return [_fraction(part) for part in parts] if known else None
-
-
-def _fraction(number: str) -> Fraction:
-    return Fraction(number.replace(",", "").rstrip("."))
-
-
-def _quantity(text: str) -> tuple[Fraction, str] | None:
-    """The value and the unit ("" where it has none) of a single number."""
-    found = _QUANTITY.fullmatch(text.strip("()") if re.fullmatch(r"\([^()]*\)", text) else text)
-    if found is None or (found[2] and not int(found[2])):
-        return None
-    return _fraction(found[1]) / int(found[2] or 1), (found[3] or "").replace(" ", "")
-
-
-def _same_quantity(given: tuple[Fraction, str], wanted: tuple[Fraction, str]) -> bool:
-    (a, unit_a), (b, unit_b) = given, wanted
-    if unit_a == unit_b or not (unit_a and unit_b):
-        a_or_share = (a, a / 100) if unit_a == "%" != unit_b else (a,)  # 50% is 50 and 0.5
-        b_or_share = (b, b / 100) if unit_b == "%" != unit_a else (b,)
-        return any(_close(x, y) for x in a_or_share for y in b_or_share)
-    return False
-
-
-def _close(a: Fraction, b: Fraction) -> bool:
-    """Whole numbers exactly, others to six digits."""
-    whole = a.denominator == b.denominator == 1
-    return a == b if whole else math.isclose(a, b, rel_tol=2e-6)
-
-
-def _is_formula(text: str) -> bool:
-    return bool(_FORMULA.search(text) or _TERM.fullmatch(text))
-
-
-def _equal(given: str, wanted: str) -> bool:
-    """By math-verify, each side as one formula."""
-    from math_verify import parse, verify
-
-    sides = [_one_formula(text) for text in (wanted, given)]
-    if None in sides:
-        return False
-    seconds = 5 if threading.current_thread() is threading.main_thread() else 0  # it uses signals; 0: no limit
-    gold, answer = (parse(f"${side}$", parsing_timeout=seconds) for side in sides)
-    return bool(gold and answer and verify(gold, answer, timeout_seconds=seconds))
-
-
-def _one_formula(text: str) -> str | None:
-    """The formula in dollars, or the whole text; None for several of them."""
-    inside = re.findall(r"\$+([^$]+)\$+", text)
-    return None if len(inside) > 1 else inside[0] if inside else text.replace("$", "")
 
 
 def answer_reward(completions, answer, **kwargs) -> list[float | None]:

@@ -1,49 +1,206 @@
-"""claimwise rollout: responses of a policy, with counterfactual, truncated and empty ones beside them."""
+"""claimwise rollout: responses of one or several policies, with counterfactual, truncated and empty ones beside them, and
+the difficulty of the examples by answer checking."""
 
 from __future__ import annotations
 
-from ...verifier.tables import read_examples, write_rollouts
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...verifier.errors import InputError
+from ...verifier.rundir import write_atomic
+from ...verifier.tables import read_examples, write_examples, write_rollouts
 from ..parser import CommandParser
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ...distill.rollout_backends import Backend, Job, Refusal
+    from ...distill.rollout_run import Plan
+    from ...verifier.schema import Example, Rollout
 
 EXAMPLE = """example:
   claimwise rollout --policy runs/policy --examples heldout/examples.parquet --samples 4 --edits 2 --out rollouts.parquet
+  claimwise rollout --server http://localhost:8000/v1 --policy Qwen/Qwen2.5-VL-7B-Instruct --temperature 0.7 1 \\
+      --examples examples.parquet --samples 8 --difficulty --out rollouts.parquet
+
+stopped by Ctrl-C or anything else, the same command goes on: finished responses wait in rollouts.parquet.part
 """
+TABLES = (".jsonl", ".parquet")
 
 
 def make_parser() -> CommandParser:
-    parser = CommandParser(
-        "rollout",
-        "Sample responses from a policy and write them as a rollout table.",
-        EXAMPLE,
-    )
-    parser.add_argument("--policy", required=True, help="the policy: a folder or a Hub name")
-    parser.add_argument("--examples", required=True, help="example table (.parquet or .jsonl)")
-    parser.add_argument("--out", required=True, help="rollout table to write (.parquet or .jsonl)")
-    parser.add_argument("--samples", type=int, default=4, help="responses per example (default: 4)")
-    parser.add_argument("--temperature", type=float, default=1.0, help="0 is greedy (default: 1)")
-    parser.add_argument("--max-new-tokens", type=int, default=1024, help="length limit (default: 1024)")
-    parser.add_argument("--edits", type=int, default=0, help="counterfactuals per response (default: 0)")
-    parser.add_argument("--empty-share", type=float, default=0.02, help="share of them that is empty (default: 0.02)")
-    parser.add_argument("--references", action="store_true", help="the reference responses too, edited as well")
-    parser.add_argument("--name", default="policy", help="the policy's name in the table")
-    parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same rollouts (default: 0)")
+    parser = CommandParser("rollout", "Sample responses from policies and write them as one rollout table.", EXAMPLE)
+    add = parser.add_argument
+    add("--policy", required=True, action="append", help="a folder, a Hub name, or a server's model; may be repeated")
+    add("--examples", required=True, help="example table (.parquet or .jsonl)")
+    add("--out", required=True, help="rollout table to write (.parquet or .jsonl)")
+    add("--name", action="append", help='a policy\'s name in the table, one for each (default: "policy", or if several '
+        "the last part of what --policy says)")  # fmt: skip
+    add("--backend", choices=("transformers", "vllm"), help="what runs the policies here (default: transformers)")
+    add("--engine", nargs="+", default=[], metavar="KEY=VALUE", help="settings of vLLM's engine, such as "
+        "max_model_len=8192 tensor_parallel_size=2")  # fmt: skip
+    add("--server", metavar="URL", help="ask this OpenAI-compatible server instead, such as http://localhost:8000/v1")
+    add("--key-env", default="OPENAI_API_KEY", help="variable that holds the server's key (default: OPENAI_API_KEY)")
+    add("--in-flight", type=int, default=32, help="requests to the server at once (default: 32)")
+    add("--timeout", type=float, default=600.0, help="seconds until a request is given up (default: 600)")
+    add("--samples", type=int, default=4, help="responses per example, policy and temperature (default: 4)")
+    add("--temperature", type=float, nargs="+", default=[1.0], help="one or several, 0 is greedy (default: 1); with "
+        "several, the policy's name in the table gets it behind an @")  # fmt: skip
+    add("--max-new-tokens", type=int, default=1024, help="length limit (default: 1024)")
+    add("--batch-size", type=int, default=64, help="responses at once with transformers; another size gives other "
+        "responses (default: 64)")  # fmt: skip
+    add("--max-failed", type=float, default=0.0, metavar="SHARE", help="write the table if at most this share of the "
+        "responses is not to be had (default: 0)")  # fmt: skip
+    add("--edits", type=int, default=0, help="counterfactuals per response (default: 0)")
+    add("--empty-share", type=float, default=0.02, help="share of them that is empty (default: 0.02)")
+    add("--references", action="store_true", help="the reference responses too, edited as well")
+    add("--difficulty", action="store_true", help="rate the examples by the answers of the first policy's first 8 "
+        "responses, and leave out those it gets right 8 times; needs --samples 8 or more")  # fmt: skip
+    add("--difficulty-out", metavar="TABLE", help="the rated example table (default: beside --out, "
+        "<its name>-examples)")  # fmt: skip
+    add("--seed", type=int, default=0, help="the same seed gives the same rollouts (default: 0)")
     return parser
 
 
 def main(argv: list[str]) -> int:
     args = make_parser().parse_args(argv)
+    out = Path(args.out)
+    rated_out = Path(args.difficulty_out or out.with_name(f"{out.stem}-examples{out.suffix}"))
+    _check(args, out, rated_out)
     examples = read_examples(args.examples)
-    from ...distill.rollouts import references, sample, with_edits
-    from ...verifier.model import load_model
+    if not examples:
+        raise InputError(f"{args.examples} holds no example; there is nothing to sample")
+    from ...distill.edits import ALL_EDITS
+    from ...distill.rollout_run import PartFile, roll_out
+    from ...distill.rollouts import references, with_edits
+
+    plan = _plan(args)
+    with PartFile(out, plan.settings(examples)) as part:
+        refused = roll_out(plan, examples, part, _opener(args))
+        wanted = plan.jobs(examples)
+        if len(refused) > args.max_failed * len(wanted):
+            print(f"claimwise rollout: {_failure(out, part.path, refused, len(wanted))}", file=sys.stderr)
+            return 1
+        sampled = part.finished(wanted)
+        originals = sampled + (references(examples) if args.references else [])
+        edited = list(with_edits(originals, args.edits, args.empty_share, args.seed, tuple(ALL_EDITS)))
+        write_rollouts(out, originals + edited)
+        print(f"{out}: {len(originals + edited)} rollouts of {len(examples)} examples, {len(edited)} of them edited")
+        if refused:
+            print(f"  {_reasons(refused, len(wanted))}")
+        if args.difficulty or args.difficulty_out:
+            print(_rate(rated_out, examples, [row for row in sampled if row.policy == wanted[0].policy]))
+        part.remove()
+    return 0
+
+
+def _check(args, out: Path, rated_out: Path) -> None:
+    """Raises InputError for what would fail only when all is sampled, or would overwrite a table."""
+    difficulty = args.difficulty or args.difficulty_out
+    for path in (out, rated_out) if difficulty else (out,):
+        if path.suffix not in TABLES:
+            raise InputError(f"{path}: a table's name must end in {' or '.join(TABLES)}")
+        if path.exists() and not Path(f"{out}.part").exists():
+            raise InputError(f"{path} is there already; remove it, or give another name")
+    if difficulty and args.samples < 8:
+        raise InputError(f"--difficulty counts right answers among 8 responses; --samples is {args.samples}, give 8")
+    if args.server and args.backend:
+        raise InputError("--server and --backend exclude each other; give one of them")
+    if args.engine and args.backend != "vllm":
+        raise InputError("--engine holds settings of vLLM; give --backend vllm too, or leave it out")
+    if args.edits < 0 or not 0 <= args.empty_share <= 1 or not 0 <= args.max_failed <= 1:
+        raise InputError("--edits must be 0 or more, --empty-share and --max-failed shares from 0 to 1")
+    if args.name and len(args.name) != len(args.policy):
+        raise InputError(f"there are {len(args.policy)} policies but {len(args.name)} names; give one --name for each")
+
+
+def _plan(args) -> Plan:
+    from ...distill.rollout_run import Plan
+
+    several = [policy.rstrip("/").rpartition("/")[2] for policy in args.policy]
+    names = args.name or (several if len(several) > 1 else ["policy"])
+    return Plan(
+        policies=tuple(zip(args.policy, names, strict=True)),
+        temperatures=tuple(args.temperature),
+        samples=args.samples,
+        max_new_tokens=args.max_new_tokens,
+        seed=args.seed,
+        backend="server" if args.server else args.backend or "transformers",
+        batch_size=None if args.server or args.backend == "vllm" else args.batch_size,
+    )
+
+
+def _opener(args) -> Callable[[str], Backend]:
+    """What makes a policy ready to sample, when its turn comes."""
+    from ...distill.rollout_backends import TransformersBackend, VllmBackend
+
+    if args.server:
+        from ...distill.rollout_server import ServerBackend
+
+        return lambda model: ServerBackend(
+            args.server, model, args.max_new_tokens, args.key_env, args.in_flight, args.timeout
+        )
     from ...verifier.progress import only_our_bars
 
     only_our_bars()
-    policy = load_model(args.policy)
-    rollouts = sample(policy, examples, args.samples, args.temperature, args.max_new_tokens, args.seed, name=args.name)
-    if args.references:
-        rollouts += references(examples)
-    rollouts += list(with_edits(rollouts, args.edits, args.empty_share, args.seed))
-    write_rollouts(args.out, rollouts)
-    edited = sum(rollout.edit is not None for rollout in rollouts)
-    print(f"{args.out}: {len(rollouts)} rollouts of {len(examples)} examples, {edited} of them edited")
-    return 0
+    if args.backend == "vllm":
+        return lambda path: VllmBackend(path, args.max_new_tokens, **_engine(args.engine))
+    return lambda path: TransformersBackend(path, args.max_new_tokens, args.batch_size)
+
+
+def _engine(pairs: Sequence[str]) -> dict[str, Any]:
+    """KEY=VALUE pairs, the values as JSON where they are."""
+    out = {}
+    for pair in pairs:
+        key, sign, value = pair.partition("=")
+        if not sign:
+            raise InputError(f"--engine takes KEY=VALUE, such as max_model_len=8192, and not {pair!r}")
+        try:
+            out[key] = json.loads(value)
+        except ValueError:
+            out[key] = value
+    return out
+
+
+def _failure(out: Path, part: Path, refused: Sequence[tuple[Job, Refusal]], wanted: int) -> str:
+    share = 1.01 * len(refused) / wanted  # rounded, it must suffice
+    kept = f"The others are kept in {part.name}, and the same command asks for the missing ones only"
+    return f"{out} is not written: {_reasons(refused, wanted)}. {kept}; --max-failed {share:.3g} goes without them"
+
+
+def _reasons(refused: Sequence[tuple[Job, Refusal]], wanted: int) -> str:
+    """How many are missing, by kind, and which."""
+    kinds = ", ".join(f"{n} {kind}" for kind, n in Counter(refusal.kind for _, refusal in refused).most_common())
+    names = ", ".join(job.rollout_id for job, _ in refused[:5]) + (", ..." if len(refused) > 5 else "")
+    job, first = refused[0]
+    return f"{len(refused)} of {wanted} responses are missing ({kinds}): {names}; {job.rollout_id}: {first.reason}"
+
+
+def _rate(out: Path, examples: Sequence[Example], sampled: Sequence[Rollout]) -> str:
+    """Writes the rated examples, and beside them a line for each example with its count; says how many are what."""
+    from ...eval.difficulty import EASY, counts, kept, rate
+
+    rated = rate(examples, sampled)
+    listed = out.with_name(f"{out.stem}-counts.jsonl")
+    rows = [
+        {
+            "example_id": row.example.example_id,
+            "right": row.right,
+            "undecided": [rollout.rollout_id for rollout in row.undecided],
+            "missing": row.missing,
+            "difficulty": row.difficulty,
+        }
+        for row in rated
+    ]
+    write_examples(out, kept(rated))
+    write_atomic(listed, "".join(json.dumps(row) + "\n" for row in rows))
+    found = counts(rated)
+    easy = [row.example.example_id for row in rated if row.difficulty == EASY]
+    dropped = f"; left out as all right: {', '.join(easy[:5])}{', ...' if len(easy) > 5 else ''}" if easy else ""
+    told = ", ".join(f"{found[name]} {name}" for name in ("hard", "medium", "simple", EASY, "open"))
+    nameless = sum(not (example.answer or "").strip() for example in examples)
+    without = f"; {nameless} example{'s have' if nameless > 1 else ' has'} no answer" if nameless else ""
+    return f"{out}: {told}{dropped}\n  {found['undecided']} responses that no rule decides{without}; all in {listed}"

@@ -1,0 +1,84 @@
+"""Sampling a policy of transformers: examples become prompts, prompts become responses.
+
+In: a policy, and examples. Out: (response, finish reason) of each, in batches as they are given; the random numbers are
+torch's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ..verifier.model import VisionLanguageModel
+from ..verifier.schema import Example
+from ..verifier.tables import load_image
+from .policy_prompt import PolicyPrompt
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One example for a policy: token ids, and the patches (patches, patch size) and grid (images, 3) of its images."""
+
+    ids: list[int]
+    pixels: torch.Tensor | None = None
+    grid: torch.Tensor | None = None
+
+
+class Sampler:
+    """Samples a policy of transformers, at most `max_new_tokens` a response."""
+
+    def __init__(self, policy: VisionLanguageModel, max_new_tokens: int):
+        self.policy, self.max_new_tokens = policy, max_new_tokens
+        context = policy.backbone.config.get_text_config().max_position_embeddings
+        self._builder = PolicyPrompt(policy.processor, policy.encoder, context)
+        self._last: tuple[Example, Prompt] | None = None
+        policy.model.eval()
+
+    def prompt(self, example: Example) -> Prompt:
+        """Raises InputError where an image cannot be read or the prompt and the new tokens do not fit the context."""
+        if self._last is None or self._last[0] is not example:  # the samples of an example come one after another
+            pixels, grid, counts = None, None, []
+            if example.images:
+                process = self.policy.processor.image_processor
+                features = process(images=[load_image(image) for image in example.images], return_tensors="pt")
+                pixels, grid = features["pixel_values"], features["image_grid_thw"]
+                counts = (grid.prod(dim=1) // process.merge_size**2).tolist()
+            ids = self._builder.ids(example, counts)
+            self._builder.check_length(example, len(ids), self.max_new_tokens)
+            self._last = example, Prompt(ids, pixels, grid)
+        return self._last[1]
+
+    @torch.inference_mode()
+    def generate(self, prompts: Sequence[Prompt], temperature: float) -> list[tuple[str, str]]:
+        """(response, finish reason) of each prompt; temperature 0 is greedy."""
+        tokenizer = self.policy.processor.tokenizer
+        plain = {"temperature": temperature, "top_k": 0, "top_p": 1.0, "repetition_penalty": 1.0}  # no checkpoint's own
+        out = self.policy.model.generate(
+            **self._batch(prompts),
+            max_new_tokens=self.max_new_tokens,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+            **({"do_sample": True, **plain} if temperature else {"do_sample": False, "repetition_penalty": 1.0}),
+        )
+        rows = out[:, max(len(prompt.ids) for prompt in prompts) :].tolist()
+        ended = [tokenizer.eos_token_id in row for row in rows]
+        texts = tokenizer.batch_decode(rows, skip_special_tokens=True)
+        return [(text, "stop" if end else "length") for text, end in zip(texts, ended, strict=True)]
+
+    def _batch(self, prompts: Sequence[Prompt]) -> dict[str, torch.Tensor]:
+        """The model's inputs, padded on the left."""
+        width = max(len(prompt.ids) for prompt in prompts)
+        gaps = [width - len(prompt.ids) for prompt in prompts]
+        ids = torch.tensor([[self.policy.pad_id] * gap + p.ids for gap, p in zip(gaps, prompts, strict=True)])
+        inputs = {
+            "input_ids": ids,
+            "attention_mask": torch.tensor([[0] * gap + [1] * (width - gap) for gap in gaps]),
+            "mm_token_type_ids": (ids == self.policy.encoder.image_id).long(),
+        }
+        with_images = [(p.pixels, p.grid) for p in prompts if p.pixels is not None and p.grid is not None]
+        if with_images:
+            pixels, grids = zip(*with_images, strict=True)
+            inputs |= {"pixel_values": torch.cat(pixels), "image_grid_thw": torch.cat(grids)}
+        return {name: value.to(self.policy.backbone.device) for name, value in inputs.items()}
