@@ -16,6 +16,7 @@ from ..verifier.errors import InputError
 
 COMMANDS = {
     "quickstart": "the whole product on handwritten digits, ending in a report",
+    "data": "look at rubric data, and make the example table of it",
     "rubrics": "what is wrong with the criteria of an example table",
     "rollout": "sample responses from a policy, with counterfactual and truncated ones",
     "label": "a teacher's verdicts on rollouts, as a verdict table",
