@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
+import torch
 from transformers import TrainingArguments
 
 from ..verifier.errors import InputError
 from ..verifier.schema import MODES
+from .quantized import require_bitsandbytes
 
 
 @dataclass
@@ -25,6 +28,11 @@ class DistillConfig(TrainingArguments):
     readings: bool = field(default=True, metadata={"help": "write what the image shows before the verdict"})
     lora_r: int = field(default=16, metadata={"help": "rank of the adapter"})
     lora_alpha: int = field(default=32, metadata={"help": "scale of the adapter"})
+    load_in_4bit: bool = field(
+        default=False,
+        metadata={"help": "QLoRA: the language model's linears in 4-bit NF4, vision tower and lm_head as they are"},
+    )
+    adapter: str = field(default="", metadata={"help": "go on from this verifier's weights; empty: a fresh adapter"})
     patience: int = field(default=0, metadata={"help": "stop after so many evaluations without a better kappa; 0: off"})
     name: str = field(default="", metadata={"help": "the judge's name in verdict tables; empty: verifier-MODE"})
 
@@ -34,6 +42,8 @@ class DistillConfig(TrainingArguments):
         for key in ("lora_r", "lora_alpha"):
             if getattr(self, key) < 1:
                 raise InputError(f"{key} is {getattr(self, key)}; it must be at least 1")
+        if self.load_in_4bit:
+            require_bitsandbytes()
         if self.patience and str(self.eval_strategy) in ("no", "IntervalStrategy.NO"):
             raise InputError("patience needs evaluations; set eval_strategy: steps and eval_steps")
         if self.patience:  # the adapter with the best kappa is the one that is kept
@@ -43,4 +53,18 @@ class DistillConfig(TrainingArguments):
         self.readings = self.readings and self.mode == "image"
         self.remove_unused_columns = False  # our collator reads the rows whole
         self.label_names = []
+        self.use_cpu = self.use_cpu or not torch.accelerator.is_available()  # else torchrun's processes train apart
+        if self.ddp_find_unused_parameters is None:
+            self.ddp_find_unused_parameters = False  # every step uses every projection of the adapter
         super().__post_init__()
+
+    @cached_property
+    def _setup_devices(self) -> torch.device:
+        """As ever; but accelerate calls the CPU of several processes "cpu:0", which no checkpoint can be loaded to."""
+        device = super()._setup_devices
+        return torch.device("cpu") if device.type == "cpu" else device
+
+    @property
+    def responses_per_step(self) -> int:
+        """Responses behind one optimizer step, over micro-batches and processes."""
+        return self.per_device_train_batch_size * self.gradient_accumulation_steps * self.world_size

@@ -76,8 +76,15 @@ def margin(logits: torch.Tensor, encoder: PromptEncoder) -> torch.Tensor:
     return logits[..., encoder.yes_id] - logits[..., encoder.no_id]
 
 
-def distillation_loss(token_logits, verdict_margin, targets: Targets) -> torch.Tensor:
-    """Mean cross-entropy of label and reading tokens plus weighted mean cross-entropy of the verdicts."""
-    pointing = F.cross_entropy(token_logits.float(), targets.token_ids)
-    judging = F.binary_cross_entropy_with_logits(verdict_margin.float(), targets.p_yes, weight=targets.weights)
-    return pointing + judging
+def distillation_loss(token_logits, verdict_margin, targets: Targets, counts=None) -> torch.Tensor:
+    """Mean cross-entropy of label and reading tokens plus weighted mean cross-entropy of the verdicts.
+
+    `counts` are the numbers of tokens and of verdicts to divide by; without it, the batch's own. Trees have unequal
+    numbers of branches, so a step over several batches divides each by what all of them hold.
+    """
+    tokens, verdicts = (len(targets.token_ids), len(targets.weights)) if counts is None else counts
+    pointing = F.cross_entropy(token_logits.float(), targets.token_ids, reduction="sum")
+    judging = F.binary_cross_entropy_with_logits(
+        verdict_margin.float(), targets.p_yes, weight=targets.weights, reduction="sum"
+    )
+    return pointing / tokens + judging / verdicts

@@ -7,12 +7,16 @@ gradient checkpointing and bf16 work as everywhere.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import torch
-from peft import LoraConfig, get_peft_model
+from accelerate.utils import gather_object
+from peft import LoraConfig, PeftModel, get_peft_model
+from tqdm import tqdm
 from transformers import EarlyStoppingCallback, Trainer
 
 from ..eval.agreement import agree
@@ -29,6 +33,7 @@ from .loss import Target, Targets, distillation_loss, locate, margin, read_logit
 
 # Full paths of the language model's projections: the vision tower has `mlp` and `qkv` names too (peft#2615).
 LORA_TARGETS = r"model\.language_model\.layers\.\d+\.(self_attn\.(q|k|v|o)_proj|mlp\.(gate|up|down)_proj)"
+PER_LAYER = 7  # q, k, v, o, gate, up, down
 Item = tuple[Example, Rollout, list[Verdict]]
 
 
@@ -94,6 +99,8 @@ class VerifierTrainer(Trainer):
         self.vlm, self.validation = vlm, validation
         collator = TreeCollator(vlm, config, balance(items))
         stop = [EarlyStoppingCallback(config.patience)] if config.patience else []
+        # One GPU a process: torch's DataParallel would cut the position ids (3, B, L) along their first axis.
+        config._n_gpu = min(config.n_gpu, 1)
         super().__init__(
             model=vlm.model,
             args=config,
@@ -102,21 +109,40 @@ class VerifierTrainer(Trainer):
             data_collator=collator,  # pyright: ignore[reportArgumentType]
             callbacks=[*stop],
         )
+        self.model_accepts_loss_kwargs = True  # the loss comes divided by the whole step's counts
+
+    def get_batch_samples(self, epoch_iterator, num_batches, device):
+        """The micro-batches of one step, and the (2,) numbers of tokens and of verdicts in those of all processes."""
+        batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+        held = [(len(batch["targets"].token_ids), len(batch["targets"].weights)) for batch in batches]
+        counts = torch.tensor(held, dtype=torch.long).reshape(-1, 2).sum(0)
+        return batches, cast(torch.Tensor, self.accelerator.reduce(counts.to(device)))
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         packed: Packed = inputs["packed"].to(self.args.device)  # pyright: ignore[reportAssignmentType]
         targets: Targets = inputs["targets"].to(self.args.device)  # pyright: ignore[reportAssignmentType]
         token_logits, verdict_logits = read_logits(model, packed, targets)
-        loss = distillation_loss(token_logits, margin(verdict_logits, self.vlm.encoder), targets)
+        loss = distillation_loss(token_logits, margin(verdict_logits, self.vlm.encoder), targets, num_items_in_batch)
+        if num_items_in_batch is not None:
+            loss = loss * self.accelerator.num_processes  # gradients are averaged over processes, the loss is a sum
         return (loss, None) if return_outputs else loss
 
+    def judge_validation(self) -> tuple[list[Verdict], list[Verdict]]:
+        """The teacher's rows and the judge's. Each process judges its share; every process gets them all."""
+        pairs = [(example, rollout) for example, rollout, _ in self.validation]
+        rank, count = self.accelerator.process_index, self.accelerator.num_processes
+        own = pairs[rank::count]
+        judged = judge_of(self.vlm, self.args).judge_each(own)
+        shares = gather_object([list(tqdm(judged, "judging validation", len(own), leave=False, disable=rank > 0))])
+        self.vlm.model.train()
+        verdicts = [verdict for i in range(len(pairs)) for verdict in shares[i % count][i // count]]
+        return matched(self.validation, verdicts)
+
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval") -> dict[str, float]:
-        verdicts = judge_of(self.vlm, self.args).judge([(e, r) for e, r, _ in self.validation])
-        overall = agree(*matched(self.validation, verdicts), draws=0)["overall"]
+        overall = agree(*self.judge_validation(), draws=0)["overall"]
         metrics = {f"{metric_key_prefix}_{k}": overall[k] or 0.0 for k in ("kappa", "agreement", "span_exact")}
         self.log(dict(metrics))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        self.vlm.model.train()
         return metrics
 
 
@@ -134,17 +160,27 @@ def judge_of(vlm: VisionLanguageModel, config) -> PackedJudge:
     return PackedJudge(vlm, VerifierCard(config.name, config.base, "", digest, config.mode, config.readings))
 
 
+def projections(model) -> set[str]:
+    """Full names of the language model's projections, which the adapter changes and 4 bits are for."""
+    return {name for name, module in model.named_modules() if re.fullmatch(LORA_TARGETS, name)}
+
+
 def add_adapter(vlm: VisionLanguageModel, config: DistillConfig) -> str:
-    """Wraps the model in a fresh LoRA on the language model alone, and says how many projections of which tower."""
-    lora = LoraConfig(r=config.lora_r, lora_alpha=config.lora_alpha, target_modules=LORA_TARGETS, bias="none")
-    try:
+    """Wraps the model in a LoRA on the language model alone, fresh or that of the verifier to go on from, and says how
+    many projections of which tower."""
+    layers = vlm.model.config.get_text_config().num_hidden_layers
+    if len(projections(vlm.model)) != PER_LAYER * layers:
+        raise InputError(f"{vlm.path} has {len(projections(vlm.model))} of the projections that a verifier's adapter "
+                         f"changes, not {PER_LAYER} in each of {layers} layers; claimwise distill needs a Qwen-VL of "
+                         "transformers")  # fmt: skip
+    if config.adapter:
+        vlm.model = PeftModel.from_pretrained(vlm.model, config.adapter, is_trainable=True)
+    else:
+        lora = LoraConfig(r=config.lora_r, lora_alpha=config.lora_alpha, target_modules=LORA_TARGETS, bias="none")
         vlm.model = get_peft_model(vlm.model, lora)
-    except ValueError as error:  # peft found nothing to adapt
-        raise InputError(f"{vlm.path} has none of the projections that a verifier's adapter changes; "
-                         "claimwise distill needs a Qwen-VL of transformers") from error  # fmt: skip
     names = [name for name, module in vlm.model.named_modules() if hasattr(module, "lora_A")]
     vision = sum(".visual." in name for name in names)
-    if vision or not names:
+    if vision or len(names) != PER_LAYER * layers:
         raise InputError(f"the adapter would touch {vision} vision and {len(names) - vision} language projections of "
                          f"{vlm.path}; claimwise distill needs a Qwen-VL of transformers")  # fmt: skip
     return f"LoRA on {len(names)} projections of the language model, 0 of the vision tower"
