@@ -2,15 +2,16 @@
 
 import json
 import math
-import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from claimwise.eval.agreement import METRICS, agree, span_iou
+from claimwise.eval.agreement import METRICS, agree, ceiling
+from claimwise.eval.slices import SLICES, labels_by
 from claimwise.scripts.cli import main
 from claimwise.verifier.errors import InputError
-from claimwise.verifier.schema import Criterion, Example, Verdict
-from claimwise.verifier.tables import write_examples, write_verdicts
+from claimwise.verifier.schema import Criterion, Example, Rollout, Verdict
+from claimwise.verifier.tables import write_examples, write_rollouts, write_verdicts
 from sklearn.metrics import cohen_kappa_score
 from statsmodels.stats.inter_rater import cohens_kappa
 
@@ -40,19 +41,28 @@ def test_hand_worked():
     result = agree(a, b)
     # Known on both sides: 0-7. Both yes 3, yes/no 1 (row 3), no/yes 1 (row 7), both no 3. A and B half yes each:
     # expected .5, observed .75, kappa .5. Spans of A among them: rows 0, 1, 4, 5 with IoU 1, 5/15, 0, 0 (none in B).
-    assert plain(result["overall"]) == pytest.approx(
-        {
-            "n": 8,
-            "missing_a": 1,
-            "missing_b": 2,
-            "agreement": 0.75,
-            "kappa": 0.5,
-            "false_yes": 0.25,
-            "false_no": 0.25,
-            "span_exact": 0.25,
-            "span_iou": (1 + 1 / 3) / 4,
-        }
-    )
+    # Both have one in rows 0, 1 and 4, their ends 0, 5 and 8 characters apart. AC1: q = 1/2, so p_e = 1/2 too.
+    numbers = {
+        "n": 8,
+        "missing_a": 1,
+        "missing_b": 2,
+        "agreement": 0.75,
+        "balanced_accuracy": 0.75,
+        "kappa": 0.5,
+        "ac1": 0.5,
+        "false_yes": 0.25,
+        "false_no": 0.25,
+        "f1_yes": 0.75,
+        "f1_no": 0.75,
+        "span_exact": 0.25,
+        "span_iou": (1 + 1 / 3) / 4,
+        "span_end_chars": 13 / 3,
+    }
+    assert {name: result["overall"][name] for name in numbers} == pytest.approx(numbers)
+    nothing = {"always_a": None, "always_b": None, "auroc": None, "ece": None, "span_end_tokens": None}
+    assert plain(result["overall"]).items() >= nothing.items()
+    no_p = "the other table gives no P(yes)"
+    assert result["overall"]["undefined"] == {"auroc": no_p, "ece": no_p, "span_end_tokens": "no tokenizer was given"}
     # VF is rows 0 2 4 6: yynn against yynn. RC is rows 1 3 5 7: yynn against ynny.
     assert list(result["by_dimension"]) == ["VF", "RC"]
     vf, rc = result["by_dimension"]["VF"], result["by_dimension"]["RC"]
@@ -60,7 +70,8 @@ def test_hand_worked():
     assert (rc["n"], rc["missing_b"], rc["agreement"], rc["kappa"]) == (4, 1, 0.5, 0)
     assert (rc["false_yes"], rc["false_no"]) == (0.5, 0.5)
     assert (vf["span_exact"], vf["span_iou"]) == (0.5, 0.5)
-    assert set(result["overall"]) == {"n", "missing_a", "missing_b", *METRICS, *(f"{m}_ci" for m in METRICS)}
+    counts = {"n", "missing_a", "missing_b", "always_a", "always_b", "undefined"}
+    assert set(result["overall"]) == {*counts, *METRICS, *(f"{m}_ci" for m in METRICS)}
 
 
 def test_kappa_is_that_of_others():
@@ -94,23 +105,10 @@ def test_without_a_basis_null_and_never_nan(a, b, expected):
     json.dumps(result, allow_nan=False)
     for name in METRICS:
         assert (result["overall"][f"{name}_ci"] is None) >= (result["overall"][name] is None)
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "iou"),
-    [
-        ((0, 10), (0, 10), 1),
-        ((0, 10), (5, 15), 5 / 15),
-        ((0, 10), (2, 4), 0.2),
-        ((0, 10), (10, 20), 0),
-        ((0, 10), None, 0),
-        ((3, 3), (3, 3), 1),
-        ((3, 3), (3, 4), 0),
-        ((3, 3), (4, 4), 0),
-    ],
-)
-def test_span_iou(a, b, iou):
-    assert span_iou(a, b) == pytest.approx(iou)
+        assert (result["overall"][name] is None) == (name in result["overall"]["undefined"])
+    for side, answers in (("always_a", a), ("always_b", b)):
+        said = set() if "n" in expected else set(answers)  # with no pair known, a judge is not constant
+        assert result["overall"][side] == {"y": "yes", "n": "no"}.get("".join(said))
 
 
 def test_bootstrap_is_over_examples():
@@ -140,7 +138,9 @@ def test_bootstrap_is_that_of_a_plain_loop():
 def test_same_seed_same_intervals_and_one_example_has_none():
     a, b = table("ynynynynyy" * 3), table("yynnyynnny" * 3)
     assert agree(a, b, seed=1) == agree(a, b, seed=1) != agree(a, b, seed=2)
-    assert agree(a[:2], b[:2])["overall"]["agreement_ci"] is None
+    alone = agree(a[:2], b[:2])["overall"]
+    assert alone["agreement_ci"] is None and alone["undefined"]["agreement_ci"] == "it rests on a single example"
+    assert "agreement_ci" not in agree(a[:2], b[:2], draws=0)["overall"]["undefined"]  # nobody asked for it
 
 
 def test_order_of_rows_does_not_matter():
@@ -172,12 +172,76 @@ def test_other_sets_are_refused():
         agree(a, a, draws=-1)
 
 
-def test_a_hundred_thousand_verdicts():
-    rng = np.random.default_rng(0)
-    a, b = (table(["ny"[x] for x in rng.integers(0, 2, 100_000)], per_example=20) for _ in range(2))
-    start = time.monotonic()
-    agree(a, b)
-    assert time.monotonic() - start < 15  # about 1 s on an idle core; a loop over verdicts would take minutes
+def test_probabilities_and_distances_in_tokens():
+    a = table("yynn", {0: (0, 10), 1: (0, 4), 2: (0, 4)}, per_example=1)
+    b = [
+        replace(v, p_yes=p, span_start=s and s[0], span_end=s and s[1])
+        for v, p, s in zip(
+            table("yyyn", per_example=1), (0.9, 0.6, 0.7, 0.2), ((0, 4), (0, 4), (4, 7), None), strict=True
+        )
+    ]
+    offsets = {f"r{i}": [[0, 2], [2, 4], [4, 4], [4, 7], [7, 10]] for i in range(4)}
+    found = agree(a, b, token_offsets=offsets)["overall"]
+    # yes at .9 and .6, no at .7 and .2: three of four pairs right. Ends: token 4 against 1, equal, 1 against 3.
+    assert found["auroc"] == 0.75 and found["ece"] == pytest.approx((0.1 + 0.4 + 0.7 + 0.2) / 4)
+    assert found["span_end_tokens"] == pytest.approx((3 + 0 + 2) / 3) and found["span_end_chars"] == (6 + 0 + 3) / 3
+    with pytest.raises(InputError, match="no rollout 'r0'"):
+        agree(a, b, token_offsets={})
+
+
+def small_world():
+    criteria = (Criterion("c", "says 3", dimension="VF", label="ESSENTIAL"),)
+    examples = [Example(f"e{i}", "What?", criteria, source="ab"[i], difficulty="hard") for i in range(2)]
+    texts = ("a" * 10, "b" * 20, "c" * 30, "d" * 40)
+    edits = (None, "number", "attack echo at c", "attack echo at c1")
+    rollouts = [
+        Rollout(f"r{i}", f"e{i // 2}", text, "pq"[i % 2], edit=edit)
+        for i, (text, edit) in enumerate(zip(texts, edits, strict=True))
+    ]
+    return examples, rollouts
+
+
+def test_breakdowns():
+    result = agree(table("ynyn"), table("yyyn"), by=labels_by(SLICES, *small_world()))
+    n = {family: {group: f["n"] for group, f in groups.items()} for family, groups in result.items() if "by_" in family}
+    assert n.pop("by_dimension") == {"VF": 2, "RC": 2}
+    assert n == {
+        "by_label": {"ESSENTIAL": 4},
+        "by_source": {"a": 2, "b": 2},
+        "by_difficulty": {"hard": 4},
+        # quartiles of 10, 20, 30 and 40 are 17.5, 25, 32.5 and 40
+        "by_length": {"0-17 characters": 1, "18-25 characters": 1, "26-32 characters": 1, "33-40 characters": 1},
+        "by_policy": {"p": 2, "q": 2},
+        "by_slice": {"as sampled": 1, "attack echo": 2, "number": 1},
+    }
+    assert result["by_policy"]["q"]["agreement"] == 0.5 and result["by_slice"]["number"]["false_yes"] == 1
+
+
+def test_breakdowns_need_their_tables():
+    examples, rollouts = small_world()
+    for name, tables, message in [
+        ("colour", (examples, rollouts), "no breakdown by 'colour'"),
+        ("label", (None, rollouts), "needs the examples table; give --examples"),
+        ("policy", (examples, None), "needs the rollouts table; give --rollouts"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            labels_by([name], *tables)
+    with pytest.raises(InputError, match="the rollouts table has no rollout 'r3'"):
+        agree(table("ynyn"), table("yyyn"), by=labels_by(["policy"], examples, rollouts[:3]))
+
+
+def test_the_ceiling_may_cover_a_part():
+    a = table("ynynynyn" * 5)
+    again = [replace(v, verdict=not v.verdict) if i % 10 == 0 else v for i, v in enumerate(a[:20])]
+    found = ceiling(a, again, names=("a", "again"), draws=0)
+    assert found["overall"]["n"] == 20 and found["overall"]["agreement"] == 0.9
+    # A teacher who says the likelier answer with chance q agrees with itself q^2 + (1 - q)^2 = .9 of the time.
+    q = found["most_agreement"]
+    assert q**2 + (1 - q) ** 2 == pytest.approx(0.9) and q > 0.9
+    other_mode = [replace(v, mode="image") for v in again]
+    assert ceiling(a, other_mode, names=("a", "again"), draws=0)["most_agreement"] is None
+    with pytest.raises(InputError, match=r"'r9', criterion 'c' is in again \(1 rows\) but not in a"):
+        ceiling(a[:2], a[9:10], names=("a", "again"), draws=0)
 
 
 def run(capsys, *argv):
@@ -194,10 +258,12 @@ def test_command(tmp_path, capsys):
     code, out, _ = run(capsys, *paths, "--json", "--draws", 50, "--seed", 3)
     assert code == 0 and json.loads(out) == agree(a, b, draws=50, seed=3)
     _, out, _ = run(capsys, *paths)
-    head, overall, vf, rc = out.splitlines()
+    head, overall, vf, rc, *more = out.splitlines()
     assert "missing A  missing B" in head and head.endswith("span iou")
     assert overall.startswith("overall  8") and "0.750 [" in overall and overall.rstrip().endswith("0.000")
     assert vf.startswith("VF") and rc.startswith("RC") and rc.endswith("-")
+    assert "balanced accuracy" in more[1] and more[2].startswith("overall  0.750 [")
+    assert "overall, VF, RC: no auroc, ece: the other table gives no P(yes)" in more
 
 
 def test_command_takes_dimensions_from_examples(tmp_path, capsys):
@@ -207,6 +273,27 @@ def test_command_takes_dimensions_from_examples(tmp_path, capsys):
     write_examples(tmp_path / "e.jsonl", [Example(f"e{i}", "What?", (criterion,)) for i in range(2)])
     _, out, _ = run(capsys, tmp_path / "v.jsonl", tmp_path / "v.jsonl", "--examples", tmp_path / "e.jsonl", "--json")
     assert list(json.loads(out)["by_dimension"]) == ["PITFALL"]
+
+
+def test_command_with_ceiling_and_breakdowns(tmp_path, capsys):
+    examples, rollouts = small_world()
+    write_examples(tmp_path / "e.jsonl", examples)
+    write_rollouts(tmp_path / "r.jsonl", rollouts)
+    for name, answers in (("a", "ynyn"), ("b", "yyyn"), ("again", "ynny")):
+        write_verdicts(tmp_path / f"{name}.jsonl", table(answers, dimensions=""))
+    more = "--by", "all", "--examples", tmp_path / "e.jsonl", "--rollouts", tmp_path / "r.jsonl"
+    more = *more, "--ceiling", tmp_path / "again.jsonl"
+    code, out, _ = run(capsys, tmp_path / "a.jsonl", tmp_path / "b.jsonl", *more, "--json")
+    result = json.loads(out)
+    assert code == 0 and {f"by_{name}" for name in SLICES} < result.keys()
+    (top,) = result["ceiling"]
+    assert (top["judge"], top["mode"], top["overall"]["agreement"]) == (["j"], ["text"], 0.5)
+    assert top["by_source"]["a"]["agreement"] == 1 and top["by_source"]["b"]["agreement"] == 0
+    _, out, _ = run(capsys, tmp_path / "a.jsonl", tmp_path / "b.jsonl", *more)
+    lines = out.splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("source: b"))
+    assert lines[at + 1].startswith("  ceiling") and "0.000" in lines[at + 1]
+    assert any(line.startswith("ceiling 1: ") and "4 of 4 pairs" in line for line in lines)
 
 
 def test_command_bad_input(tmp_path, capsys):
@@ -221,4 +308,12 @@ def test_command_bad_input(tmp_path, capsys):
         code, out, err = run(capsys, tmp_path / "a.jsonl", tmp_path / other)
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert named in err and str(tmp_path / other) in err
-    assert run(capsys, tmp_path / "a.jsonl", tmp_path / "a.jsonl", "--draws", -1)[0] == 2
+    for flags, named in [
+        (("--draws", -1), "draws"),
+        (("--by", "colour"), "'colour' is not one of"),
+        (("--by", "source"), "--examples"),
+        (("--tokenizer", "x"), "--rollouts"),
+        (("--ceiling", tmp_path / "b.jsonl"), "'r2'"),
+    ]:
+        code, out, err = run(capsys, tmp_path / "a.jsonl", tmp_path / "a.jsonl", *flags)
+        assert (code, out, err.count("\n")) == (2, "", 1) and named in err

@@ -1,0 +1,248 @@
+"""The audit of criteria without people: claims, questions and findings by hand, the planted wrong ones of the digits
+world, and the command with the shipped verifier."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+from claimwise.distill.digits import POSITIONS, truth_of
+from claimwise.distill.oracle import OracleJudge
+from claimwise.eval.criteria_audit import NO_CLAIM, NOT_ABOUT_IMAGE, NOT_FOUND, audit, claim_of, score, summarise
+from claimwise.scripts import audit_criteria
+from claimwise.scripts.cli import main
+from claimwise.scripts.quickstart_data import make_examples
+from claimwise.verifier.errors import InputError
+from claimwise.verifier.schema import Criterion, Example, Verdict
+from claimwise.verifier.tables import write_examples
+
+
+@pytest.mark.parametrize(
+    ("text", "claim"),
+    [
+        ("States that the top-left digit is 3.", "The top-left digit is 3."),
+        ("The response clearly states that sales fell in 2015", "Sales fell in 2015."),
+        ("Wrongly says that the bar is blue.", "The bar is blue."),
+        ("Identifies that there are two dogs!", "There are two dogs!"),
+        ("Recognizes correctly that AB is a chord.", "AB is a chord."),
+        ("Reads the top-left digit as 3.", "The top-left digit is 3."),
+        ("Incorrectly identifies the animal as a cat", "The animal is a cat."),
+        ("Labels the y axis as temperature.", "The y axis is temperature."),
+        ("The legend has three entries.", "The legend has three entries."),  # no verb of saying: its own claim
+        ("Mentions the red car", "Mentions the red car."),
+    ],
+)
+def test_claims(text, claim):
+    assert claim_of(text) == claim
+
+
+CRITERIA = (
+    Criterion("c1", "States that the cat is black.", dimension="VF"),
+    Criterion("c2", "States that the dog is red.", dimension="VF"),
+    Criterion("c3", "Wrongly says that the dog is blue.", dimension="VF", label="PITFALL", weight=-1),
+    Criterion("c4", "The answer follows.", dimension="RC"),
+    Criterion("c5", "Does not say that it rains.", label="PITFALL", weight=-1, yes_means="avoided"),
+)
+REFERENCE = "The cat is black. The dog is red. So it is two."
+
+
+class Scripted:
+    """A judge that answers from a dictionary: (criterion, response) -> (verdict, text pointed at, reading)."""
+
+    def __init__(self, answers):
+        self.answers, self.asked = answers, []
+
+    def __call__(self, items):
+        out = []
+        for example, rollout in items:
+            for c in example.criteria:
+                self.asked.append((c.id, rollout.response))
+                verdict, pointed, reading = self.answers[c.id, rollout.response]
+                start = rollout.response.index(pointed) if pointed else None
+                end = None if start is None else start + len(pointed)
+                error = "timed out" if verdict is None else None
+                key = example.example_id, rollout.rollout_id, c.id, "scripted", "image", verdict
+                out.append(Verdict(*key, None, start, end, "none", reading, error))
+        return out
+
+
+def test_questions_and_findings():
+    red_dog = "The cat is black. The dog is red. So it is two."
+    blue_dog = "The cat is black. The dog is blue. So it is two."
+    judge = Scripted(
+        {
+            ("c1", REFERENCE): (True, "The cat is black.", "black"),
+            ("c2", REFERENCE): (False, "The dog is red.", "blue"),
+            ("c3", REFERENCE): (False, "The dog is red.", "blue"),
+            ("c4", REFERENCE): (False, "So it is two.", ""),
+            ("c5", REFERENCE): (True, None, ""),
+            ("c2", red_dog): (False, "The dog is red.", "blue"),
+            ("c3", blue_dog): (False, "The dog is blue.", "blue"),  # what it calls wrong is right
+        }
+    )
+    found = {f.criterion_id: f for f in audit([Example("e", "What?", CRITERIA, reference=REFERENCE)], judge)}
+    assert judge.asked[:5] == [(f"c{k}", REFERENCE) for k in range(1, 6)]
+    assert judge.asked[5:] == [("c2", red_dog), ("c3", blue_dog)]
+    assert found["c1"].suspicious is False and found["c1"].asked == "reference"
+    for name, sentence in (("c2", "The dog is red."), ("c3", "The dog is blue.")):
+        assert (found[name].suspicious, found[name].suspicion, found[name].reading) == (True, 1.0, "blue")
+        assert (found[name].asked, found[name].sentence) == ("reference with the claim", sentence)
+    assert [found[name].reason for name in ("c4", "c5")] == [NOT_ABOUT_IMAGE, NO_CLAIM]
+    assert summarise(list(found.values())) == {
+        "criteria": 5,
+        "decided": 3,
+        "suspicious": 2,
+        "by_dimension": {
+            "VF": {"decided": 2, "suspicious": 1},
+            "PITFALL": {"decided": 1, "suspicious": 1},
+            "RC": {"decided": 0, "suspicious": 0},
+        },
+        "undecided": {NOT_ABOUT_IMAGE: 1, NO_CLAIM: 1},
+    }
+
+
+def only(answer, criterion=CRITERIA[0], reference=None, first=None):
+    """The finding on one criterion whose claim, put before the reference or alone, gets `answer`."""
+    example = Example("e", "What?", (criterion,), reference=reference)
+    alone = claim_of(criterion.text) + (f" {reference}" if reference else "")
+    answers = {(criterion.id, alone): answer} | ({(criterion.id, reference): first} if first else {})
+    (finding,) = audit([example], Scripted(answers))
+    return finding
+
+
+def test_without_a_reference_the_claim_stands_alone():
+    finding = only((False, "The cat is black.", "white"))
+    assert finding.suspicious and finding.asked == "claim alone" and finding.sentence == "The cat is black."
+    assert only((True, "The cat is black.", "black")).suspicious is False
+    assert only((False, None, "white")).reason == NOT_FOUND
+    assert only((None, None, "white")).reason == "missing: timed out"
+    assert only((False, "The cat is black.", "")).reason == NOT_ABOUT_IMAGE
+    (avoided,) = audit([Example("e", "What?", CRITERIA[4:])], Scripted({}))
+    assert avoided.reason == NO_CLAIM and avoided.suspicious is None
+
+
+def test_a_no_that_points_elsewhere_decides_nothing():
+    first = False, None, "white"
+    assert only((False, "It is.", "white"), reference="It is.", first=first).reason == NOT_FOUND
+    assert only((False, "The cat is black.", "white"), reference="It is.", first=first).suspicious
+
+
+def test_without_readings_the_dimension_says_what_is_in_the_image():
+    first = False, None, None
+    assert only((False, "The cat is black.", None), reference="It is.", first=first).suspicious
+    reasoning = replace(CRITERIA[3], text="It follows.")
+    assert only((True, None, None), reasoning, "It is.", first).reason == NOT_ABOUT_IMAGE
+
+
+def test_a_judge_that_skips_a_question_is_refused():
+    with pytest.raises(InputError, match="0 verdicts on 1 criteria"):
+        audit([Example("e", "What?", CRITERIA[:1])], lambda items: [])
+
+
+def planted(examples):
+    """The criteria that the digits world made wrong, read off their texts and the human labels alone."""
+    wrong = set()
+    for example in examples:
+        for c in example.criteria:
+            if c.title in ("read", "pitfall"):
+                place = next(k for k, name in enumerate(POSITIONS) if name in c.text)
+                right = truth_of(example)[place] == int(re.findall(r"\d", c.text)[0])
+                if right == (c.title == "pitfall"):
+                    wrong.add((example.example_id, c.id))
+    return wrong
+
+
+def suspicious(findings):
+    return {(f.example_id, f.criterion_id) for f in findings if f.suspicious}
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    return make_examples("test", 30, seed=3)
+
+
+def test_the_oracle_finds_all_that_was_planted(pictures):
+    findings = audit(pictures, OracleJudge("image").judge)
+    assert suspicious(findings) == planted(pictures) and len(planted(pictures)) > 10
+    assert all((f.reason == NOT_ABOUT_IMAGE) == (f.group in ("RC", "IF")) for f in findings)
+
+
+def test_score_by_hand(pictures):
+    gold = audit(pictures, OracleJudge("image").judge)
+    wrong, right = [f for f in gold if f.suspicious], [f for f in gold if f.suspicious is False]
+    found = [replace(f, suspicious=f in wrong[1:] or f in right[:3]) for f in gold]
+    figures = score(found, gold)
+    n = len(wrong)
+    assert (figures["wrong"], figures["flagged"], figures["found"]) == (n, n + 2, n - 1)
+    assert figures["recall"] == (n - 1) / n and figures["precision"] == (n - 1) / (n + 2)
+    assert figures["recall_ci"][0] < figures["recall"] < figures["recall_ci"][1]
+    nothing = score([replace(f, suspicious=None) for f in gold], [replace(f, suspicious=False) for f in gold])
+    assert nothing["precision"] is None and nothing["recall"] is None
+    assert nothing["undefined"] == {"precision": "no criterion is suspicious", "recall": "no criterion is wrong"}
+
+
+@pytest.mark.slow
+def test_the_shipped_verifier_finds_them(pictures, assets, tmp_path, capsys):
+    write_examples(tmp_path / "e.parquet", pictures)
+    argv = ["audit", "criteria", "--adapter", str(assets / "verifier"), "--examples", str(tmp_path / "e.parquet")]
+    assert main([*argv, "--gold", "oracle", "--out", str(tmp_path / "ranked.jsonl"), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert result["gold"]["wrong"] == len(planted(pictures))
+    assert result["gold"]["recall"] >= 0.9 and result["gold"]["precision"] >= 0.8
+    assert sorted(path.name for path in tmp_path.glob("ranked*")) == ["ranked.jsonl"]
+    rows = [json.loads(line) for line in (tmp_path / "ranked.jsonl").read_text().splitlines()]
+    assert [row["rank"] for row in rows] == list(range(1, 7 * 30 + 1))
+    scores = [row["suspicion"] for row in rows if row["suspicion"] is not None]
+    assert scores == sorted(scores, reverse=True) and result["top"][0] == rows[0]
+    truth = truth_of(next(e for e in pictures if e.example_id == rows[0]["example_id"]))
+    assert int(rows[0]["reading"]) in truth  # the reading beside the criterion is what the picture shows
+
+
+def test_a_stopped_audit_goes_on(pictures, tmp_path, monkeypatch):
+    monkeypatch.setattr(audit_criteria, "AT_ONCE", 4)
+    asked = []
+
+    def stops(items):
+        if len(asked) == 4:  # the third batch's references
+            raise KeyboardInterrupt
+        asked.append(items)
+        return OracleJudge("image").judge(items)
+
+    part, settings = tmp_path / "x.part", {"teacher": "oracle"}
+    with pytest.raises(KeyboardInterrupt):
+        audit_criteria.audit_all(pictures[:10], stops, part, settings)
+    with part.open("a") as file:
+        file.write('{"example_id": "cut o')
+    asked.clear()
+
+    def goes_on(items):
+        asked.append(items)
+        return OracleJudge("image").judge(items)
+
+    found = audit_criteria.audit_all(pictures[:10], goes_on, part, settings)
+    assert {e.example_id for e, _ in asked[0]} == {e.example_id for e in pictures[8:10]} and len(asked) == 2
+    assert found == audit(pictures[:10], OracleJudge("image").judge)
+    with pytest.raises(InputError, match="other settings"):
+        audit_criteria.audit_all(pictures[:10], stops, part, {"teacher": "another"})
+
+
+def test_command(tmp_path, capsys, pictures, assets):
+    write_examples(tmp_path / "e.parquet", pictures[:3])
+    argv = ["audit", "criteria", "--examples", str(tmp_path / "e.parquet"), "--teacher", "oracle"]
+    assert main([*argv, "--gold", "oracle", "--top", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "recall 1.000" in out and "not decided: not about the image" in out and "the image shows" in out
+    write_examples(tmp_path / "blind.jsonl", [Example("digits-1234", "What?", CRITERIA[:1])])
+    for more, named in [
+        (["audit"], None),
+        (["audit", "rubrics"], "'rubrics'"),
+        (argv[:4], "--adapter"),
+        ([*argv[:4], "--adapter", str(tmp_path)], "verifier.json"),
+        ([*argv, "--top", "-1"], "--top"),
+        (["audit", "criteria", "--examples", str(tmp_path / "blind.jsonl"), "--teacher", "oracle"], "has no image"),
+    ]:
+        assert main(more) == 2
+        out, err = capsys.readouterr()
+        assert named is None or (not out and err.count("\n") == 1 and named in err)
