@@ -15,7 +15,6 @@ _SEQUENCE_LEVEL = {
     "off_policy_mask_threshold": (None, "it masks whole sequences by the sign of their advantage"),
     "scale_rewards": ("group", "each component is standardised within its group"),
     "multi_objective_aggregation": ("sum_then_normalize", "the arm says how the parts are added"),
-    "use_liger_kernel": (False, "its loss takes one advantage per sequence"),
 }
 _REFUSED_LOSSES = {"vespo": "it weighs whole sequences", "luspo": "it is not shown right with advantages per token"}
 
@@ -35,6 +34,13 @@ class RubricGRPOConfig(GRPOConfig):
     match_rms: bool = field(default=False, metadata={"help": "divide a batch's advantages by their RMS"})
     max_missing: float = field(default=0.5, metadata={"help": "stop when more of a step's verdicts are missing (0..1)"})
     sampled_verdicts: int = field(default=8, metadata={"help": "verdicts that go to the teacher per step"})
+    eval_examples: str = field(default="", metadata={"help": "example table for evaluations (see eval_strategy)"})
+    lora_r: int = field(default=0, metadata={"help": "rank of a LoRA adapter; 0: all weights are trained"})
+    lora_alpha: int = field(default=32, metadata={"help": "scale of the adapter"})
+    load_in_4bit: bool = field(
+        default=False,
+        metadata={"help": "QLoRA: the language model's linears in 4-bit NF4, vision tower and lm_head as they are"},
+    )
 
     def __post_init__(self) -> None:
         for name, value, allowed in (("arm", self.arm, ARMS), ("pitfalls", self.pitfalls, PITFALLS)):
@@ -45,6 +51,10 @@ class RubricGRPOConfig(GRPOConfig):
             raise InputError(f"max_missing is {self.max_missing}; it is a share, 0..1")
         if self.reward_weights is not None:
             raise InputError("reward_weights is set; the budget weighs the rewards, remove it")
+        if self.lora_r < 0 or self.lora_alpha < 1:
+            raise InputError(f"lora_r is {self.lora_r} and lora_alpha {self.lora_alpha}; they must be >= 0 and >= 1")
+        if self.load_in_4bit and not self.lora_r:
+            raise InputError("load_in_4bit is set, but 4-bit weights cannot be trained; set lora_r, say 16")
         self.reward_weights = [budget.answer + budget.rubric, budget.format]
         super().__post_init__()
         if self.arm != "answer":
@@ -58,5 +68,3 @@ class RubricGRPOConfig(GRPOConfig):
             raise InputError(
                 f"loss_type {self.loss_type} cannot train arm {self.arm}: {_REFUSED_LOSSES[self.loss_type]}"
             )
-        if self.num_generations is not None and self.num_generations < 2:
-            raise InputError(f"num_generations is {self.num_generations}; a group needs at least two responses")

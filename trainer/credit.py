@@ -18,7 +18,7 @@ with `match_rms=False` and divides by the root mean square of the whole batch it
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -97,6 +97,16 @@ class GroupCredit:
     scores: GroupScores
     rms: dict[str, float]  # over all tokens, of the parts "answer", "format", "rubric" and of their sum "advantage"
     divisor: float  # what `match_rms` divided by; 1 where it did not
+    by_component: bool  # whether every criterion is a term of its own
+
+    def added_by(self, names: Collection[str]) -> list[FloatArray]:
+        """What the terms of these names add to every token, (T,) per response."""
+        chosen = [term for term in self.terms if term.name in names]
+        rows = [np.zeros(tokens) for tokens in self.scores.tokens_g]
+        for term in chosen:
+            for row, added, first, last in zip(rows, term.added_g, term.first_g, term.last_g, strict=True):
+                row[first : last + 1] += added
+        return rows
 
 
 def resolve_budget(budget: str | Sequence[float]) -> Budget:
@@ -149,10 +159,11 @@ def token_advantages(
     weights = criterion_weights(criteria, pitfalls)
     scores = score_group(criteria, responses, pitfalls)
     rubric_g = weighted_sum(scores.holds_gj, np.array(list(weights.values())))
-    if arm in ("answer", "scalar", "scalar-z"):
-        terms = _terms_of_parts(arm, shares, scores, rubric_g)
-    else:
+    by_component = arm in ("component", "prefix", "span")
+    if by_component:
         terms = _terms_of_components(arm, shares, scores, weights)
+    else:
+        terms = _terms_of_parts(arm, shares, scores, rubric_g)
     advantages, rms = _add_up(terms, scores.tokens_g)
     divisor = rms["advantage"] if match_rms and rms["advantage"] >= MINIMAL_RMS else 1.0
     return GroupCredit(
@@ -165,6 +176,7 @@ def token_advantages(
         scores=scores,
         rms=rms,
         divisor=divisor,
+        by_component=by_component,
     )
 
 

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..verifier.errors import InputError
 from ..verifier.schema import Criterion
-from .group_statistics import FloatArray
+from .group_statistics import FloatArray, z_scores
 from .spans import Span, TokenIntervals, token_intervals
 
 PitfallSetting = Literal["veto", "veto-answer", "criterion", "off"]
@@ -55,9 +55,18 @@ class GroupScores:
     missing: int  # unknown verdicts of all criteria, before the veto
 
     @property
-    def fallbacks(self) -> int:
+    def fallback_gj(self) -> BoolArray:
         """Known verdicts that credit the whole response for want of a span."""
-        return int((~np.isnan(self.holds_gj) & ~self.located_gj).sum())
+        return ~np.isnan(self.holds_gj) & ~self.located_gj
+
+    @property
+    def fallbacks(self) -> int:
+        return int(self.fallback_gj.sum())
+
+    @property
+    def spread_j(self) -> BoolArray:
+        """Which components tell the responses apart: at least two known values, and not all equal."""
+        return (z_scores(self.holds_gj) != 0).any(axis=0)
 
 
 def is_credited(criterion: Criterion, pitfalls: PitfallSetting) -> bool:

@@ -2,46 +2,41 @@
 (batch, tokens) from a subclass.
 
 In: a policy, examples with rubrics, a judge. Out: a trained policy; per step the verdicts of all rollouts, their credit,
-and the judge's agreement with a teacher. Arm `answer` leaves TRL's own advantages untouched.
+and the judge's agreement with a teacher. Arm `answer` leaves TRL's own advantages untouched. Nothing here depends on what
+generated the completions: transformers, vLLM or a rollout function.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 from accelerate.utils import gather_object
-from trl import GRPOTrainer
 
 from ..verifier.errors import InputError
-from ..verifier.schema import Example, Judge, Rollout, Verdict
+from ..verifier.schema import Example, Judge
 from .config import RubricGRPOConfig
 from .credit import MINIMAL_RMS, Arm, GroupCredit, PitfallSetting, ScoredResponse, criterion_weights, token_advantages
+from .credit_log import credit_figures, verdict_figures
+from .group_statistics import FloatArray
 from .in_loop import InLoopAgreement
-from .offsets import text_and_offsets
+from .judging import Judgement, judge_completions, refuse_too_many_missing, rollouts_of
+from .prompts import by_id, prompts_of
+from .resume import ResumableGRPOTrainer
 from .rewards import answer_reward, format_reward
 
-
-@dataclass
-class Judgement:
-    """One completion of the batch: its response, the characters of its tokens, its verdicts, its loss-bearing tokens."""
-
-    rollout: Rollout
-    offsets: np.ndarray  # (T, 2)
-    verdicts: list[Verdict]
-    loss_tokens: int
+__all__ = ["Judgement", "RubricGRPOTrainer", "prompts_of"]
 
 
-class RubricGRPOTrainer(GRPOTrainer):
+class RubricGRPOTrainer(ResumableGRPOTrainer):
     """`GRPOTrainer` whose advantages come from `claimwise.trainer.token_advantages`.
 
-    `examples` are the prompts; `judge` answers every criterion of every completion; `teacher` (optional) checks a sample
-    of them. `monitors` are TRL reward functions that are logged and never rewarded.
+    `examples` are the prompts, `eval_examples` those of evaluations; `judge` answers every criterion of every
+    completion, and whether the final answer is right where no rule can say; `teacher` (optional) checks a sample of the
+    verdicts. `monitors` are TRL reward functions that are logged and never rewarded. Other keywords go to GRPOTrainer.
     """
 
     def __init__(
@@ -52,42 +47,64 @@ class RubricGRPOTrainer(GRPOTrainer):
         judge: Judge | None,
         teacher: Judge | None = None,
         monitors: Sequence[Callable] = (),
+        eval_examples: Sequence[Example] = (),
         **kwargs,
     ):
         if judge is None and args.arm != "answer":
             raise InputError(f"arm {args.arm} needs a judge; set `verifier` to an adapter folder")
-        for example in examples:
+        self.examples = by_id([*examples, *eval_examples])
+        for example in self.examples.values():
             _check_weights(example, args.pitfalls)
-        self.examples = {example.example_id: example for example in examples}
         self.judge, self.settings = judge, args
         self.in_loop = None
-        if teacher is not None and judge is not None and args.sampled_verdicts:
+        if teacher is not None and judge is not None and args.sampled_verdicts and args.process_index == 0:
             folder = Path(args.output_dir or ".") / "in_loop"
             self.in_loop = InLoopAgreement(teacher, args.sampled_verdicts, folder, args.seed)
         args.reward_weights = [*(args.reward_weights or [])[:2], *[0.0] * len(monitors)]
         rewards = [answer_reward, format_reward, *monitors]
+        if eval_examples:
+            kwargs["eval_dataset"] = prompts_of(eval_examples)
         super().__init__(model, reward_funcs=rewards, args=args, train_dataset=prompts_of(examples), **kwargs)
+        self._eval_batches = 0
+
+    def _generate(self, prompts) -> Any:
+        """TRL's, for batches that mix examples with and without an image: its None for "no image" is what vLLM takes, but
+        transformers 5.17's processors refuse it afterwards."""
+        *rest, images, tool_images = super()._generate(prompts)
+        return *rest, images and [own or [] for own in images], tool_images
 
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
-        rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
-        self._scored = [row["example_id"] for row in inputs], completion_ids_list, rewards
-        return rewards
+        """TRL's rewards, with the judge's word on the answers that no rule could compare. Judges the whole batch."""
+        rewards_nk = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        if self.judge is None:
+            return rewards_nk
+        examples = [self.examples[row["example_id"]] for row in inputs]
+        unknown = rewards_nk[self._local(len(inputs)), 0].isnan().tolist()
+        undecided = [own and bool((e.answer or "").strip()) for own, e in zip(unknown, examples, strict=True)]
+        rollouts, offsets = rollouts_of(self._tokenizer, examples, completion_ids_list, self._rollout_ids(len(inputs)))
+        self._judged = gather_object(judge_completions(self.judge, examples, rollouts, offsets, undecided))
+        verdicts = [verdict for judgement in self._judged for verdict in judgement.asked]
+        refuse_too_many_missing(verdicts, self.settings.max_missing, f"step {self.state.global_step}")
+        for row, judgement in enumerate(self._judged):
+            if judgement.answer is not None and judgement.answer.verdict is not None:
+                rewards_nk[row, 0] = float(judgement.answer.verdict)
+        self._rewards_nk = rewards_nk
+        return rewards_nk
 
     def _generate_and_score_completions(self, inputs):
         output = super()._generate_and_score_completions(inputs)
-        mode, generations = self._mode_and_group()
-        if self.judge is None or generations < 2:
+        if self.judge is None:
             return output
-        example_ids, ids_list, rewards = self._scored
-        local = self._judge_local(example_ids, ids_list, output["completion_mask"].sum(1).tolist())
-        everyone = gather_object(local)
-        self._refuse_too_many_missing(everyone)
+        mode, generations = self._mode_and_group()
+        figures = verdict_figures(self._judged)
         if mode == "train":
-            self._watch(everyone)
-        credits = self._credit(everyone, rewards[:, :2].tolist(), generations)
-        self._log_credit(mode, everyone, credits)
-        if self.settings.arm != "answer":
-            self._use(output, credits, everyone, len(inputs))
+            self._watch(self._judged)
+        if generations > 1:  # an evaluation may take one response per example: nothing to compare it with
+            credits = self._credit(self._judged, self._rewards_nk[:, :2].tolist(), generations)
+            masks = self._loss_masks(output, len(inputs))
+            figures |= credit_figures(credits, self._use(output, credits, masks, len(inputs)), masks)
+        for key, value in figures.items():
+            self._metrics[mode][key].append(value)
         return output
 
     def _mode_and_group(self) -> tuple[str, int]:
@@ -96,34 +113,22 @@ class RubricGRPOTrainer(GRPOTrainer):
         group = self.num_generations if training else self.num_generations_eval
         return ("train" if training else "eval"), group or 1
 
-    def _judge_local(self, example_ids, ids_list, loss_tokens) -> list[Judgement]:
-        """Verdicts on this process's completions, on the very text that the token offsets refer to."""
-        tokenizer, step = self._tokenizer, self.state.global_step
-        texts = [text_and_offsets(tokenizer, ids) for ids in ids_list]
-        rank = self.accelerator.process_index
-        rollouts = [
-            Rollout(f"step{step:05d}-{rank}-{i:03d}", example_id, text, "policy", i)
-            for i, (example_id, (text, _)) in enumerate(zip(example_ids, texts, strict=True))
-        ]
-        assert self.judge is not None
-        verdicts = iter(self.judge.judge([(self.examples[r.example_id], r) for r in rollouts]))
-        return [
-            Judgement(r, offsets, [next(verdicts) for _ in self.examples[r.example_id].criteria], tokens)
-            for r, (_, offsets), tokens in zip(rollouts, texts, loss_tokens, strict=True)
-        ]
+    def _local(self, count: int) -> slice:
+        """This process's rows of what is gathered."""
+        start = self.accelerator.process_index * count
+        return slice(start, start + count)
 
-    def _refuse_too_many_missing(self, everyone: Sequence[Judgement]) -> None:
-        verdicts = [verdict for judgement in everyone for verdict in judgement.verdicts]
-        missing = [verdict for verdict in verdicts if verdict.verdict is None]
-        if len(missing) > self.settings.max_missing * len(verdicts):
-            raise InputError(
-                f"step {self.state.global_step}: {len(missing)} of {len(verdicts)} verdicts are missing, more than "
-                f"max_missing = {self.settings.max_missing:g}; the first reason: {missing[0].error}"
-            )
+    def _rollout_ids(self, count: int) -> list[str]:
+        """Names that no other batch of the run has: an optimizer step may take several, an evaluation takes many."""
+        mode, _ = self._mode_and_group()
+        batch = self._step % self.args.gradient_accumulation_steps if mode == "train" else self._eval_batches
+        self._eval_batches += mode == "eval"
+        when = f"{'step' if mode == 'train' else 'eval'}{self.state.global_step:05d}"
+        return [f"{when}-{batch}-{self.accelerator.process_index}-{i:03d}" for i in range(count)]
 
     def _watch(self, everyone: Sequence[Judgement]) -> None:
-        """A sample of the verdicts goes to the teacher, on the main process."""
-        if self.in_loop is None or not self.accelerator.is_main_process:
+        """A sample of the verdicts goes to the teacher, from the main process."""
+        if self.in_loop is None:
             return
         judged = [(self.examples[j.rollout.example_id], j.rollout, v) for j in everyone for v in j.verdicts]
         for key, value in self.in_loop.observe(self.state.global_step, judged).items():
@@ -134,11 +139,15 @@ class RubricGRPOTrainer(GRPOTrainer):
         args, credits = self.settings, []
         for first in range(0, len(everyone), generations):
             group = range(first, first + generations)
+            example_ids = {everyone[i].rollout.example_id for i in group}
+            if len(example_ids) > 1:
+                raise InputError(
+                    f"a group of {generations} completions mixes the examples {', '.join(sorted(example_ids))}"
+                )
             responses = [_scored_response(everyone[i], *rewards[i]) for i in group]
-            criteria = self.examples[everyone[first].rollout.example_id].criteria
             credits.append(
                 token_advantages(
-                    criteria,
+                    self.examples[example_ids.pop()].criteria,
                     responses,
                     arm=cast(Arm, args.arm),
                     budget=args.budget,
@@ -147,60 +156,40 @@ class RubricGRPOTrainer(GRPOTrainer):
             )
         return credits
 
-    def _use(self, output, credits: Sequence[GroupCredit], everyone: Sequence[Judgement], count: int) -> None:
-        """Puts the local slice of the advantages into the batch, and into TRL's log of completions."""
+    def _loss_masks(self, output, count: int) -> list[np.ndarray]:
+        """Which tokens bear loss, (T,) for every completion of all processes: none of a truncated one that is masked."""
+        mask_bt = output["completion_mask"] * output.get("tool_mask", 1)
+        local = self._judged[self._local(count)]
+        rows = [row[: len(j.offsets)] for row, j in zip(mask_bt.bool().cpu().numpy(), local, strict=True)]
+        return gather_object(rows)
+
+    def _use(
+        self, output, credits: Sequence[GroupCredit], masks: Sequence[np.ndarray], count: int
+    ) -> Sequence[FloatArray]:
+        """Puts the local slice of the advantages into the batch, and all of them into TRL's log of completions; returns
+        those that are used, (T,) for every completion of all processes."""
+        if self.settings.arm == "answer":
+            advantages_n = cast(torch.Tensor, self.accelerator.gather(output["advantages"])).tolist()
+            return [np.full(len(mask), advantage) for mask, advantage in zip(masks, advantages_n, strict=True)]
         rows = [row for credit in credits for row in credit.advantages]
         if self.settings.match_rms:
-            squares = sum(float(np.square(row[: j.loss_tokens]).sum()) for row, j in zip(rows, everyone, strict=True))
-            rms = (squares / max(sum(j.loss_tokens for j in everyone), 1)) ** 0.5
-            rows = [row / rms for row in rows] if rms >= MINIMAL_RMS else rows
-        start = self.accelerator.process_index * count
+            rows = _divide_by_rms(rows, masks)
         advantages_bt = torch.zeros(output["completion_ids"].shape, device=output["completion_ids"].device)
-        for row, advantages in enumerate(rows[start : start + count]):
+        for row, advantages in enumerate(rows[self._local(count)]):
             advantages_bt[row, : len(advantages)] = torch.from_numpy(advantages)
         output["advantages"] = advantages_bt
         logged = self._logs["advantages"]
         for _ in range(min(len(rows), len(logged))):  # TRL logged its own before we replaced them
             logged.pop()
         logged.extend(float(row.mean()) if len(row) else 0.0 for row in rows)
-
-    def _log_credit(self, mode: str, everyone: Sequence[Judgement], credits: Sequence[GroupCredit]) -> None:
-        metrics = self._metrics[mode]
-        by_group = defaultdict(list)
-        for judgement in everyone:
-            for verdict in judgement.verdicts:
-                by_group[verdict.dimension or "other"].append(verdict)
-        for name, verdicts in sorted(by_group.items()):
-            known = [v for v in verdicts if v.verdict is not None]
-            metrics[f"rubric/{name}/yes"].append(_mean([bool(v.verdict) for v in known]))
-            metrics[f"rubric/{name}/located"].append(_mean([v.span is not None for v in known]))
-            metrics[f"rubric/{name}/missing"].append(1 - len(known) / len(verdicts))
-        rewards = [reward.rubric for credit in credits for reward in credit.rewards if reward.rubric is not None]
-        metrics["rubric/reward"].append(_mean(rewards))
-        metrics["rubric/vetoed"].append(_mean([r.vetoed for credit in credits for r in credit.rewards]))
-        metrics["rubric/fallbacks"].append(float(sum(credit.fallbacks for credit in credits)))
-        answer, rubric = (np.sqrt(np.mean([c.rms[part] ** 2 for c in credits])) for part in ("answer", "rubric"))
-        metrics["rubric/to_answer_rms"].append(float(rubric / answer) if answer > MINIMAL_RMS else float("nan"))
+        return rows
 
 
-def prompts_of(examples: Sequence[Example]):
-    """A dataset of conversations with images, as TRL takes them, with the columns that the rewards read."""
-    from datasets import Dataset, Features, Image, List, Value
-
-    rows = [
-        {
-            "prompt": [{"role": "user", "content": example.question}],
-            "images": [image if not isinstance(image, Path) else str(image) for image in example.images],
-            "example_id": example.example_id,
-            "answer": example.answer,
-        }
-        for example in examples
-    ]
-    message = {"role": Value("string"), "content": Value("string")}
-    features = Features(
-        {"prompt": [message], "images": List(Image()), "example_id": Value("string"), "answer": Value("string")}
-    )
-    return Dataset.from_list(rows, features=features)
+def _divide_by_rms(rows: Sequence[FloatArray], masks: Sequence[np.ndarray]) -> Sequence[FloatArray]:
+    """By the root mean square over all loss-bearing tokens, unless that is next to nothing."""
+    squares = sum(float(np.square(row[mask]).sum()) for row, mask in zip(rows, masks, strict=True))
+    rms = (squares / max(sum(int(mask.sum()) for mask in masks), 1)) ** 0.5
+    return [row / rms for row in rows] if rms >= MINIMAL_RMS else rows
 
 
 def _check_weights(example: Example, pitfalls) -> None:
@@ -216,7 +205,3 @@ def _scored_response(judgement: Judgement, answer: float, format_: float) -> Sco
 
     verdicts = {v.criterion_id: (v.verdict, v.span) for v in judgement.verdicts}
     return ScoredResponse(judgement.offsets, known(answer), known(format_), verdicts)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return float(np.mean(values)) if len(values) else float("nan")

@@ -43,7 +43,17 @@ def token_bytes(tokenizer, ids: Sequence[int]) -> list[bytes]:
 
 def text_and_offsets(tokenizer, ids: Sequence[int]) -> tuple[str, np.ndarray]:
     """The text and (T, 2) character offsets. Bytes that are no UTF-8 become U+FFFD, as in any lossy decoding."""
-    pieces = token_bytes(tokenizer, ids)
+    return texts_and_offsets(tokenizer, [ids])[0]
+
+
+def texts_and_offsets(tokenizer, batch: Sequence[Sequence[int]]) -> list[tuple[str, np.ndarray]]:
+    """The same of several completions; each token of the vocabulary is looked up once."""
+    different = sorted({index for ids in batch for index in ids})
+    piece_of = dict(zip(different, token_bytes(tokenizer, different), strict=True))
+    return [_text_and_offsets([piece_of[index] for index in ids]) for ids in batch]
+
+
+def _text_and_offsets(pieces: Sequence[bytes]) -> tuple[str, np.ndarray]:
     data = b"".join(pieces)
     text = data.decode("utf-8", errors="replace")
     starts = _character_starts(data)  # byte index at which each character begins
@@ -54,6 +64,14 @@ def text_and_offsets(tokenizer, ids: Sequence[int]) -> tuple[str, np.ndarray]:
 
 def _character_starts(data: bytes) -> np.ndarray:
     """The byte at which each character of `data.decode(errors="replace")` begins."""
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        return _starts_in_malformed(data)
+    return np.flatnonzero((np.frombuffer(data, dtype=np.uint8) & 0xC0) != 0x80)  # all but the bytes that continue one
+
+
+def _starts_in_malformed(data: bytes) -> np.ndarray:
     starts: list[int] = []
     position = 0
     while position < len(data):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
-import torch
-from transformers import AutoModelForImageTextToText
-from transformers.trainer_utils import get_last_checkpoint, set_seed
+from accelerate.utils import broadcast_object_list
+from transformers.trainer_utils import set_seed
 
 from ..verifier.errors import InputError
 from ..verifier.processor import load_processor
@@ -16,11 +16,15 @@ from ..verifier.rundir import open_run, write_atomic
 from ..verifier.schema import Example, Judge
 from .config import RubricGRPOConfig
 from .grpo import RubricGRPOTrainer
+from .policy import load_policy
 
 RUN_KEYS = (
     *("model", "examples", "verifier", "verifier_base", "teacher", "arm", "budget", "pitfalls", "match_rms"),
     *("learning_rate", "max_steps", "num_generations", "per_device_train_batch_size", "gradient_accumulation_steps"),
     *("num_iterations", "beta", "loss_type", "temperature", "max_completion_length", "seed", "sampled_verdicts"),
+    *("lora_r", "lora_alpha", "load_in_4bit", "num_train_epochs", "steps_per_generation", "mask_truncated_completions"),
+    *("lr_scheduler_type", "warmup_steps", "weight_decay", "optim", "max_grad_norm", "epsilon", "epsilon_high", "bf16"),
+    *("top_p", "top_k", "eval_examples", "use_vllm", "world_size"),
 )
 
 
@@ -30,21 +34,21 @@ def train(
     judge: Judge | None,
     teacher: Judge | None = None,
     monitors: Sequence[Callable] = (),
-    peft_config=None,
+    eval_examples: Sequence[Example] = (),
 ) -> dict:
-    """Trains the policy under `config.output_dir`; returns the in-loop figures. The folder then holds the policy with
-    its processor, `log.jsonl` (a row per step) and `in_loop/samples.jsonl`. A finished folder is left as it is."""
-    folder = open_run(config.output_dir or "policy", {"command": "train", **{k: getattr(config, k) for k in RUN_KEYS}})
+    """Trains the policy under `config.output_dir`; returns the in-loop figures (of the main process; {} elsewhere). The
+    folder then holds the policy with its processor, `log.jsonl` (a row per step), `eval_log.jsonl` (a row per
+    evaluation, if there were any) and `in_loop/samples.jsonl`. A finished folder is left as it is; an unfinished one is
+    gone on with from its last checkpoint."""
+    main = config.process_index == 0
+    folder = _open_together(config, main)
     finished = folder / "finished.json"
     if finished.is_file():
         return json.loads(finished.read_text())
-    if not examples:
-        raise InputError(f"{config.examples} holds no example to train on")
+    _check_examples(config, examples, eval_examples)
     only_our_bars()
     set_seed(config.seed)
-    dtype = torch.bfloat16 if config.bf16 else torch.float32
-    model = AutoModelForImageTextToText.from_pretrained(config.model, dtype=dtype)
-    processor = load_processor(config.model)
+    model, peft_config = load_policy(config)
     trainer = RubricGRPOTrainer(
         model,
         config,
@@ -52,14 +56,55 @@ def train(
         judge,
         teacher,
         monitors,
-        processing_class=processor,
+        eval_examples,
+        processing_class=load_processor(config.model),
         peft_config=peft_config,
     )
     use_bar(trainer, f"GRPO {config.arm}", ["reward", "rubric/reward", "judge/agreement"])
-    trainer.train(resume_from_checkpoint=get_last_checkpoint(str(folder)))
+    trainer.train(resume_from_checkpoint=_last_checkpoint(folder))
     figures: dict = {} if trainer.in_loop is None else trainer.in_loop.close()
     trainer.save_model(str(folder))
-    rows = [json.dumps(row) for row in trainer.state.log_history if "reward" in row]
-    write_atomic(folder / "log.jsonl", "\n".join(rows) + "\n")
-    write_atomic(finished, json.dumps(figures, indent=2) + "\n")
+    if main:
+        _write_logs(folder, trainer.state.log_history)
+        write_atomic(finished, json.dumps(figures, indent=2) + "\n")
+    trainer.accelerator.wait_for_everyone()
     return figures
+
+
+def _open_together(config: RubricGRPOConfig, main: bool) -> Path:
+    """The main process takes the folder; all processes go on, or all stop for its reason."""
+    refusal: list[str | None] = [None]
+    if main:
+        try:
+            open_run(config.output_dir or "policy", {"command": "train", **{k: getattr(config, k) for k in RUN_KEYS}})
+        except InputError as error:
+            refusal = [str(error)]
+    broadcast_object_list(refusal)
+    if refusal[0]:
+        raise InputError(refusal[0])
+    return Path(config.output_dir or "policy")
+
+
+def _check_examples(config: RubricGRPOConfig, examples: Sequence[Example], eval_examples: Sequence[Example]) -> None:
+    if not examples:
+        raise InputError(f"{config.examples} holds no example to train on")
+    evaluates = str(getattr(config.eval_strategy, "value", config.eval_strategy)) != "no"
+    if evaluates and not eval_examples:
+        raise InputError(
+            f"eval_strategy is {config.eval_strategy}, but there is nothing to evaluate on; set eval_examples"
+        )
+    if eval_examples and not evaluates:
+        raise InputError("eval_examples is set, but eval_strategy is no; set eval_strategy: steps and eval_steps")
+
+
+def _last_checkpoint(folder: Path) -> str | None:
+    """The last complete checkpoint: the trainer's state is written last, so a run stopped while saving lacks it."""
+    complete = [state.parent for state in folder.glob("checkpoint-*/trainer_state.json")]
+    return str(max(complete, key=lambda path: int(path.name.rpartition("-")[2]))) if complete else None
+
+
+def _write_logs(folder: Path, history: Sequence[dict]) -> None:
+    for name, key in (("log.jsonl", "reward"), ("eval_log.jsonl", "eval_reward")):
+        rows = [json.dumps(row) for row in history if key in row]
+        if rows or name == "log.jsonl":
+            write_atomic(folder / name, "\n".join(rows) + "\n")

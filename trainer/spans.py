@@ -37,8 +37,8 @@ class TokenIntervals:
         """First and last token (both inclusive) that share a character with the span. None where none does: the span is
         empty, or lies in a gap between tokens."""
         start, end = span
-        first = int(np.searchsorted(self.ends, start, side="right"))
-        last = int(np.searchsorted(self.starts, end, side="left")) - 1
+        first = int(self.ends.searchsorted(start, side="right"))
+        last = int(self.starts.searchsorted(end, side="left")) - 1
         return (first, last) if start < end and first <= last else None
 
 

@@ -20,8 +20,11 @@ Settings come from a YAML recipe and from flags, which win. The most used:
   --arm answer|scalar|scalar-z|component|prefix|span         where credit goes (default: prefix)
   --budget paper|release-sequence|release-prefix|A,F,R       shares of answer, format and rubric
   --pitfalls veto|veto-answer|criterion|off
+  --lora_r N                train a LoRA adapter of this rank (default 0: all weights); with --load_in_4bit true: QLoRA
+  --eval_examples FILE      examples for evaluations, with --eval_strategy steps --eval_steps N
+  --max_missing SHARE       stop when more of a step's verdicts are missing (default: 0.5)
   --output_dir DIR          the trained policy's folder
-  --learning_rate, --max_steps, --num_generations, --beta, ...   as in trl.GRPOConfig
+  --learning_rate, --max_steps, --num_generations, --beta, --use_vllm, --report_to, ...   as in trl.GRPOConfig
   --help-all                every setting (loads torch)
 
 example:
@@ -38,8 +41,11 @@ def main(argv: list[str]) -> int:
 
     config = parse_settings(RubricGRPOConfig, argv, "train")
     figures = run(config)
+    if config.process_index:  # under accelerate launch the main process speaks
+        return 0
     print(json.dumps(figures, indent=2))
-    print(f"{config.output_dir}: policy after {config.max_steps} steps of arm {config.arm}")
+    length = f"{config.max_steps} steps" if config.max_steps > 0 else f"{config.num_train_epochs:g} epochs"
+    print(f"{config.output_dir}: policy after {length} of arm {config.arm}")
     return 0
 
 
@@ -52,6 +58,7 @@ def run(config) -> dict:
     if not config.examples:
         raise InputError("the setting examples is empty; give the path of an example table")
     examples = read_examples(config.examples)
+    eval_examples = read_examples(config.eval_examples) if config.eval_examples else []
     if config.teacher not in ("", "oracle"):
         raise InputError(f"teacher is {config.teacher!r}; it must be oracle, or empty for nobody")
     judge = _judge(config.verifier, config.verifier_base)
@@ -60,8 +67,8 @@ def run(config) -> dict:
     if "oracle" in (config.verifier, config.teacher):
         from ...distill.oracle import reading_monitor
 
-        monitors.append(reading_monitor(examples))
-    return train(config, examples, judge, teacher, monitors)
+        monitors.append(reading_monitor([*examples, *eval_examples]))
+    return train(config, examples, judge, teacher, monitors, eval_examples)
 
 
 def _judge(name: str, base: str) -> Any:
