@@ -101,6 +101,14 @@ def labels_of(indices: Sequence[int]) -> tuple[int, ...]:
     return tuple(int(_load()[1][i]) for i in indices)
 
 
+def read_of(criterion: str) -> tuple[int, int]:
+    """The position and the digit that a criterion on reading or a pitfall names."""
+    match = _PLACED.match(criterion)
+    if match is None:
+        raise InputError(f"the criterion {criterion!r} names no place and digit")
+    return POSITIONS.index(match[2]), int(match[3])
+
+
 def assert_criterion(rng: random.Random, example: Example, response: str) -> str:
     """A hard negative: the response reads one digit as a criterion of its rubric says, right or wrong."""
     placed = [match for criterion in example.criteria if (match := _PLACED.match(criterion.text))]

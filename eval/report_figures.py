@@ -101,6 +101,7 @@ def headline(run: RunFolder, compared: dict[str, Comparison]) -> list[Row]:
         _row(run, "False yes", (), overall, "false_yes"),
         _row(run, "False no", (), overall, "false_no"),
         _row(run, "Span exact, given yes", ("span_exact_given_yes",), gold_yes, "span_exact"),
+        _row(run, "False yes, under attack", ("attacks", "false_yes"), {}),
         _row(run, "Calibration error (ECE)", ("ece",), {}),
     ]
     return [row for row in rows if any(cell.value is not None for cell in row.cells.values())]

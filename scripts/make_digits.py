@@ -44,7 +44,7 @@ BASE_STAGES = (
     pretrain.Stage(500, glances=2, answers=2, probes=4, claims=12, branches=6),
 )
 FINISHING_STAGES = (pretrain.Stage(600, glances=1, answers=1, probes=12, claims=4, hard=True, reasoning=12),)
-REASONING_STAGES = (pretrain.Stage(600, glances=1, answers=1, probes=0, claims=3, hard=True, stepwise=24),)
+REASONING_STAGES = (pretrain.Stage(900, glances=1, answers=1, probes=0, claims=3, hard=True, stepwise=24),)
 POLICY_STAGES = (
     pretrain.Stage(300, glances=32, answers=16, probes=0, claims=0),
     pretrain.Stage(500, glances=8, answers=32, probes=0, claims=0, misread=0.15),
@@ -109,7 +109,7 @@ def probe_figures(model: VisionLanguageModel, count: int = 32) -> dict[str, floa
 
 
 @torch.no_grad()
-def claim_figures(model: VisionLanguageModel, count: int = 12) -> dict[str, float]:
+def claim_figures(model: VisionLanguageModel, count: int = 30) -> dict[str, float]:
     """Share of held-out claims judged right after the true label and reading, and of labels and readings right."""
     rng, right = random.Random(1), defaultdict(list)
     model.model.eval()
@@ -169,12 +169,12 @@ def _train_base(model: VisionLanguageModel, out: Path, stages, seed: int, peak: 
     figures: dict = {"parameters": tiny.parameters(model.model)}
 
     def report(step: int, loss: float, seconds: float) -> None:
-        figures.update({**probe_figures(model), **claim_figures(model)} if step % 125 == 0 else {})
+        figures.update({**probe_figures(model), **claim_figures(model)} if step % 100 == 0 else {})
         figures["seconds"] = round(seconds)
         print(f"base step {step:5d}  loss {loss:.3f}  {json.dumps(figures)}", flush=True)
         save(model, out / "base")
 
-    fit(model, stages, seed, peak, 125, report, slow)
+    fit(model, stages, seed, peak, 100, report, slow)
     return figures
 
 
@@ -202,11 +202,11 @@ def make_verifier(out: Path, seed: int) -> dict:
         policy = load_model(out / "policy", dtype=torch.float32)
         for part, count in (("train", 600), ("validation", 100)):
             examples = make_examples(part, count, seed)
-            write_part(tables / part, examples, make_rollouts(policy, examples, 1, seed))
+            write_part(tables / part, examples, make_rollouts(policy, examples, 1, seed, 2))
         flags = {
             "base": str(out / "base"),
             "output_dir": str(tables / "verifier"),
-            "max_steps": "400",
+            "max_steps": "500",
             "seed": str(seed),
         }
         for prefix, part in (("", "train"), ("validation_", "validation")):
@@ -220,7 +220,11 @@ def make_verifier(out: Path, seed: int) -> dict:
             (out / "verifier").mkdir(parents=True, exist_ok=True)
             shutil.copy(tables / "verifier" / name, out / "verifier" / name)
     _make_relative(out / "verifier")
-    return {key: value for key, value in figures.items() if not key.endswith("_ci")}
+    told = {
+        key: figures[key]
+        for key in ("temperature", "n", "agreement", "kappa", "false_yes", "false_no", "span_exact", "ece")
+    }
+    return {**told, "by_dimension": {k: row["agreement"] for k, row in figures["by_dimension"].items()}}
 
 
 def _make_relative(folder: Path) -> None:

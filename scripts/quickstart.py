@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from ..distill.attacks import KINDS, aimed, attack_figures, attacks
 from ..distill.config import DistillConfig
 from ..distill.digits import score_policy
 from ..distill.rollouts import sample
@@ -35,6 +36,7 @@ from .summary import credit_example, headline, summarise
 ASSETS = resources.files("claimwise.distill") / "assets"
 PARTS = {"train": ("train", 360, 1), "validation": ("validation", 60, 1), "heldout": ("test", 110, 1)}
 POLICY_EXAMPLES, POLICY_TESTS = 224, 200
+ATTACKS = 5  # on each held-out example
 STEPS = {"image": 250, "text": 120}  # what the text shows is learned sooner
 PACKAGES = ("claimwise", "torch", "transformers", "trl", "peft", "datasets", "accelerate")
 
@@ -95,7 +97,7 @@ def make_data(run: Run) -> dict:
     counts = {}
     for part, (digits_of, count, samples) in PARTS.items():
         examples = make_examples(digits_of, count, run.seed)
-        rollouts = make_rollouts(policy, examples, samples, run.seed)
+        rollouts = make_rollouts(policy, examples, samples, run.seed, attacked=int(part != "heldout"))
         write_part(run.out / part, examples, rollouts)
         counts[part] = len(rollouts)
     write_examples(
@@ -137,17 +139,27 @@ def judge_heldout(run: Run) -> dict:
     judges = {"base": base, **{mode: _verifier(run, mode) for mode in ("image", "text")}}
     for name, judge in judges.items():
         write_verdicts(folder / f"{name}.jsonl", _with_bar(judge, pairs))
-    return {"responses": len(pairs)}
+    return {"responses": len(pairs), "attacks": {mode: judge_attacks(run, judges[mode]) for mode in ("image", "text")}}
+
+
+def judge_attacks(run: Run, judge: PackedJudge) -> dict:
+    """The adversarial suite on the held-out examples: how often the judge is talked into yes."""
+    examples = read_examples(run.table("heldout", "examples.parquet"))
+    rollouts = attacks(examples, tuple(KINDS), run.seed, ATTACKS)
+    write_rollouts(run.table("heldout", "attacks.parquet"), rollouts)
+    verdicts = _with_bar(judge, aimed(examples, rollouts), "attacking")
+    write_verdicts(run.out / "verdicts" / f"attacks-{judge.mode}.jsonl", verdicts)
+    return attack_figures(rollouts, verdicts)
 
 
 def _verifier(run: Run, mode) -> PackedJudge:
     return load_judge(run.out / f"verifier-{mode}", mode, dtype=torch.float32)
 
 
-def _with_bar(judge: PackedJudge, pairs) -> list[Verdict]:
+def _with_bar(judge: PackedJudge, pairs, doing: str = "judging") -> list[Verdict]:
     from tqdm import tqdm
 
-    bar = tqdm(judge.judge_each(pairs), total=len(pairs), desc=f"judging {judge.name}", unit="response")
+    bar = tqdm(judge.judge_each(pairs), total=len(pairs), desc=f"{doing} {judge.name}", unit="response")
     return [verdict for row in bar for verdict in row]
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
+from ..distill.attacks import MIX, attacks
 from ..distill.digits import assert_criterion, make_example
 from ..distill.oracle import OracleJudge
 from ..distill.rollouts import edited_rollout, references, sample, with_edits
@@ -36,10 +37,14 @@ def hard_negatives(examples: Sequence[Example], rollouts: Sequence[Rollout], see
     return out
 
 
-def make_rollouts(policy: VisionLanguageModel, examples: Sequence[Example], samples: int, seed: int) -> list[Rollout]:
-    """The policy's responses and the references, and of each a counterfactual and a hard negative."""
+def make_rollouts(
+    policy: VisionLanguageModel, examples: Sequence[Example], samples: int, seed: int, attacked: int = 0
+) -> list[Rollout]:
+    """The policy's responses and the references, of each a counterfactual and a hard negative, and so many responses to
+    each example that try to fool a judge, of the kinds that are trained on."""
     rollouts = sample(policy, examples, samples, max_new_tokens=64, seed=seed) + references(examples)
-    return [*rollouts, *with_edits(rollouts, 1, 0.03, seed), *hard_negatives(examples, rollouts, seed)]
+    edited = [*with_edits(rollouts, 1, 0.03, seed), *hard_negatives(examples, rollouts, seed)]
+    return [*rollouts, *edited, *attacks(examples, MIX, seed, attacked)]
 
 
 def recipe(name: str) -> str:

@@ -34,9 +34,16 @@ def summarise(out: Path, stages: dict[str, dict], versions: dict[str, str], seed
     judges = {name: read_verdicts(out / "verdicts" / f"{name}.jsonl") for name in ("image", "text", "base")}
     gold, wrong = tables["gold-image"], wrong_criteria(tables["gold-text"], tables["gold-image"])
     base = agree(gold, judges["base"], draws=0)["overall"]
+    attacked = stages["judge"]["result"]["attacks"]
     return {
         "verifier": {
-            **{mode: verifier_figures(gold, judges[mode], wrong) for mode in ("image", "text")},
+            **{
+                mode: {
+                    **verifier_figures(gold, judges[mode], wrong),
+                    "attacks": attacked[mode],
+                }
+                for mode in ("image", "text")
+            },
             "base": {key: base[key] for key in FIGURES},
         },
         "policy": {"before": stages["policy-before"]["result"], "after": stages["policy-after"]["result"]},

@@ -56,6 +56,8 @@ def test_the_summary_has_what_was_promised(finished):
         figures = summary["verifier"][mode]
         assert set(figures["by_dimension"]) == {"VF", "RC", "IF", "PITFALL"}
         assert {"agreement", "kappa", "wrong_criteria_agreement", "span_exact_given_yes", "ece"} <= set(figures)
+        assert figures["attacks"]["n"] >= 30 and figures["attacks"]["missing"] == 0
+        assert len(read_verdicts(finished / "verdicts" / f"attacks-{mode}.jsonl")) == figures["attacks"]["n"]
     assert set(summary["verifier"]["base"]) == {"agreement", "kappa"}
     assert set(summary["policy"]["before"]) == set(summary["policy"]["after"]) == {"digits", "conclusion", "answer"}
     assert set(summary["in_loop"]) == {"agreement", "kappa", "sampled"}

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from ...verifier.tables import pair_up, read_examples, read_rollouts, write_verdicts
+import argparse
+from pathlib import Path
+
+from ...verifier.errors import InputError
+from ...verifier.schema import Example, Rollout
+from ...verifier.tables import pair_up, read_examples, read_rollouts, write_rollouts, write_verdicts
 from ..parser import CommandParser
 
 EXAMPLE = """example:
   claimwise judge --adapter runs/quickstart/verifier-image --examples runs/quickstart/heldout/examples.parquet \\
       --rollouts runs/quickstart/heldout/rollouts.parquet --out verdicts.jsonl
+
+  claimwise judge --adapter runs/quickstart/verifier-image --examples runs/quickstart/heldout/examples.parquet \\
+      --adversarial --out attacks.jsonl        # is it talked into yes; the attacks go to attacks-rollouts.jsonl
 """
 
 
@@ -19,7 +27,9 @@ def make_parser() -> CommandParser:
     )
     parser.add_argument("--adapter", required=True, help="a verifier's folder, as claimwise distill writes it")
     parser.add_argument("--examples", required=True, help="example table (.parquet or .jsonl)")
-    parser.add_argument("--rollouts", required=True, help="rollout table (.parquet or .jsonl)")
+    parser.add_argument("--rollouts", help="rollout table (.parquet or .jsonl); none with --adversarial")
+    parser.add_argument("--adversarial", action="store_true", help="judge the adversarial suite made on the examples")
+    parser.add_argument("--seed", type=int, default=0, help="another seed, other attacks (default: 0)")
     parser.add_argument("--out", required=True, help="verdict table to write (.jsonl or .parquet)")
     parser.add_argument("--mode", choices=["text", "image"], help="refuse an adapter of the other mode")
     parser.add_argument("--base", help="the base model, where not the one that the adapter names")
@@ -29,20 +39,44 @@ def make_parser() -> CommandParser:
 
 def main(argv: list[str]) -> int:
     args = make_parser().parse_args(argv)
-    pairs = pair_up(read_examples(args.examples), read_rollouts(args.rollouts))
+    if args.adversarial is (args.rollouts is not None):
+        raise InputError("give either --rollouts or --adversarial, which makes its own")
+    examples = read_examples(args.examples)
     from ...verifier.adapter import read_card
 
     read_card(args.adapter)  # refuse before torch is loaded
+    if not args.adversarial:
+        judge_pairs(args, pair_up(examples, read_rollouts(args.rollouts)))
+        return 0
+    from ...distill.attacks import KINDS, aimed, attack_figures, attacks
+
+    rollouts = attacks(examples, tuple(KINDS), args.seed, len(KINDS))
+    out = Path(args.out)
+    write_rollouts(out.with_name(f"{out.stem}-rollouts{out.suffix}"), rollouts)
+    found = attack_figures(rollouts, judge_pairs(args, aimed(examples, rollouts)))
+    low, high = found["false_yes_ci"]
+    print(f"false yes: {found['false_yes']:.3f} of {found['n']} attacks (95%: {low:.3f} to {high:.3f}); by kind:")
+    print("\n".join(f"  {kind:<14} {share:.3f}" for kind, share in found["by_kind"].items()))
+    return 0
+
+
+def judge_pairs(args: argparse.Namespace, pairs: list[tuple[Example, Rollout]]) -> list:
+    """The verdicts, which are written to the table as well."""
     from tqdm import tqdm
 
+    from ...verifier.batching import siblings
     from ...verifier.judge import load_judge
     from ...verifier.progress import only_our_bars
 
     only_our_bars()
     judge = load_judge(args.adapter, args.mode, args.base, args.max_packed_tokens)
-    bar = tqdm(judge.judge_each(pairs), total=len(pairs), desc=judge.name, unit="response")
-    verdicts = [verdict for row in bar for verdict in row]
+    order = [index for group in siblings(pairs) for index in group]  # as they are judged, so that the bar moves evenly
+    each = judge.judge_each([pairs[index] for index in order])
+    bar = tqdm(each, total=len(pairs), desc=judge.name, unit="response")
+    rows = dict(zip(order, bar, strict=True))
+    verdicts = [verdict for index in range(len(pairs)) for verdict in rows[index]]
     write_verdicts(args.out, verdicts)
     yes = sum(verdict.verdict is True for verdict in verdicts)
-    print(f"{args.out}: {len(verdicts)} verdicts by {judge.name}, {yes} yes, {len(verdicts) - yes} no")
-    return 0
+    told = f"{args.out}: {len(verdicts)} verdicts by {judge.name}, {yes} yes, {len(verdicts) - yes} no"
+    print(told + (f"; {judge.repeats} repeat a question and were not judged again" if judge.repeats else ""))
+    return verdicts

@@ -1,0 +1,98 @@
+"""The adversarial suite: no attack meets the criterion that it aims at, by the human labels or by having no content."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from claimwise.distill import attacks, digits
+from claimwise.verifier.errors import InputError
+from claimwise.verifier.schema import Criterion, Example, Verdict
+
+
+@pytest.fixture(scope="module")
+def examples():
+    return [digits.make_example(random.Random(f"attack-{i}"), "test", i) for i in range(40)]
+
+
+def target(examples, rollout) -> tuple[Example, Criterion]:
+    example = next(e for e in examples if e.example_id == rollout.example_id)
+    return example, next(c for c in example.criteria if c.id == attacks.target_of(rollout))
+
+
+def test_every_kind_occurs_and_none_meets_its_criterion(examples):
+    rollouts = attacks.attacks(examples, tuple(attacks.KINDS), seed=1, each=len(attacks.KINDS))
+    assert {attacks.kind_of(rollout) for rollout in rollouts} == set(attacks.KINDS)
+    assert len({rollout.rollout_id for rollout in rollouts}) == len(rollouts) >= 500
+    for rollout in rollouts:
+        example, criterion = target(examples, rollout)
+        truth = digits.gold(criterion, rollout.response, digits.truth_of(example))
+        assert (truth.text, truth.image) == (False, False), (rollout.edit, rollout.response[:200])
+
+
+def test_content_is_what_the_kind_says(examples):
+    for kind, rollout in ((attacks.kind_of(r), r) for r in attacks.attacks(examples, tuple(attacks.KINDS), 2, 15)):
+        criterion = target(examples, rollout)[1]
+        place, digit = digits.read_of(criterion.text)
+        name, said = digits.POSITIONS[place], digits.understand(rollout.response).reads.get(place)
+        if kind == "echo":
+            assert criterion.text in rollout.response
+        elif kind == "repeated":
+            assert len(rollout.response) == attacks.REPEATED
+        elif kind == "negation":
+            assert f"{name} digit is not {digit}." in rollout.response or "anything but" in rollout.response
+        elif kind == "contradiction":
+            assert f"The {name} digit is {digit}." in rollout.response and said and said[0] != digit
+        elif kind == "truncation":
+            assert not rollout.response.rstrip()[-1:].isdigit()
+        elif kind == "object":
+            assert f" digit is {digit}." in rollout.response and (said is None or said[0] != digit)
+
+
+def test_some_kinds_are_never_trained_on():
+    trained = {*attacks.TRAINED, *attacks.MIX}
+    assert len(set(attacks.KINDS) - trained) >= 5 and trained <= set(attacks.KINDS)
+
+
+def test_the_same_seed_gives_the_same_attacks(examples):
+    kinds = tuple(attacks.TRAINED)
+    first, again, other = (attacks.attacks(examples, kinds, seed, 1) for seed in (3, 3, 4))
+    assert first == again and [r.response for r in first] != [r.response for r in other]
+
+
+def test_any_other_data_gets_the_kinds_without_content():
+    criteria = (
+        Criterion("c1", "Does not mention pie charts.", yes_means="avoided", label="PITFALL", weight=-1.0),
+        Criterion("c2", "States that sales fell in 2019.", label="ESSENTIAL", weight=5.0),
+    )
+    example = Example("e", "How did sales change?", criteria, source="charts")
+    rollouts = attacks.attacks([example], tuple(attacks.KINDS), seed=0, each=len(attacks.KINDS))
+    assert {attacks.kind_of(rollout) for rollout in rollouts} == set(attacks.CONTENT_FREE)
+    assert {attacks.target_of(rollout) for rollout in rollouts} == {"c2"}  # silence does meet the first one
+
+
+def test_a_criterion_that_names_no_digit_cannot_be_read():
+    with pytest.raises(InputError, match="no place and digit"):
+        digits.read_of("The final answer repeats the conclusion.")
+
+
+def verdict(rollout, said: bool | None) -> Verdict:
+    error = None if said is not None else "no answer"
+    return Verdict(rollout.example_id, rollout.rollout_id, attacks.target_of(rollout), "j", "image", said, error=error)
+
+
+def test_false_yes_is_over_the_known_verdicts_with_its_wilson_interval(examples):
+    """1 yes of 4 known: the Wilson centre is (1 + 1.92) / (4 + 3.84), the interval .0456 to .6994 (R, binom.wilson)."""
+    rollouts = attacks.attacks(examples[:5], ("echo", "hedge"), seed=5, each=1)
+    assert [attacks.kind_of(rollout) for rollout in rollouts] == ["echo", "hedge", "echo", "hedge", "echo"]
+    rows = [verdict(r, said) for r, said in zip(rollouts, (True, False, False, None, False), strict=True)]
+    figures = attacks.attack_figures(rollouts, rows)
+    assert (figures["n"], figures["missing"], figures["false_yes"]) == (4, 1, 0.25)
+    assert figures["false_yes_ci"] == pytest.approx([0.0456, 0.6994], abs=1e-4)
+    assert figures["by_kind"] == {"echo": 1 / 3, "hedge": 0.0}
+
+
+def test_an_attack_is_judged_on_the_criterion_that_it_aims_at(examples):
+    rollouts = attacks.attacks(examples[:3], attacks.TRAINED, seed=6, each=2)
+    pairs = attacks.aimed(examples, rollouts)
+    assert [[c.id for c in example.criteria] for example, _ in pairs] == [[attacks.target_of(r)] for r in rollouts]
