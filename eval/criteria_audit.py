@@ -8,8 +8,8 @@ what the judge read in the image.
    is replaced by what the criterion claims, and the criterion is asked once more: it is met now, and a "no" that points
    at the claim can only come from the image.
 
-A pitfall should not be met, so it goes to the second question at once, where its claim ("Wrongly reads x as 3": x is 3) is
-asked as a plain criterion, "States that x is 3": a yes says that the image shows what the pitfall calls wrong.
+A pitfall should not be met, so it goes to the second question at once, where its claim ("Wrongly reads x as 3": x is 3)
+is asked as a plain criterion, "States that x is 3": a yes says that the image shows what the pitfall calls wrong.
 
 The reference often shares its annotator's mistakes; here that helps. Criteria that are not about the image (the judge
 read nothing there) make no claim that an image could contradict, and are set aside, counted and named.
@@ -44,8 +44,9 @@ _AS = re.compile(rf"{_SUBJECT}{_READS}(?:e|y|es|ies|s)?\s+(.+?)\s+as\s+(.+)$")
 @dataclass(frozen=True)
 class Finding:
     """What the judge thinks of one criterion. `suspicion` is the chance, 0..1, that it gives to the answer that makes the
-    criterion suspicious; both are None where the criterion was not decided, for the `reason` given. `asked` says of which response: the reference, the reference with
-    the criterion's claim in it, or the claim alone (without a reference)."""
+    criterion suspicious; both are None where the criterion was not decided, for the `reason` given. `asked` says of
+    which response: the reference, the reference with the criterion's claim in it, or the claim alone (without a
+    reference)."""
 
     example_id: str
     criterion_id: str

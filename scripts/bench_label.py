@@ -22,7 +22,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..verifier.schema import Criterion, Example, Rollout
+from ..verifier.schema import Criterion, Example, Rollout, Verdict
 from .bench_server import QUOTE
 
 if TYPE_CHECKING:
@@ -173,8 +173,15 @@ def export(folder: Path, verdicts: int, ask_with: int | None) -> float:
     began = time.perf_counter()
     with Pairs(*tables) as pairs, Ledger(path, write=False) as ledger:
         rows = rows_of(sheets(pairs, ["text"], MODEL, several=True), ledger, MODEL, several=True)
-        count = write_verdict_stream(folder / "verdicts.parquet", rows)
+        count = write_verdict_stream(folder / "verdicts.parquet", all_known(rows))
     return count / (time.perf_counter() - began)
+
+
+def all_known(rows: Iterator[Verdict]) -> Iterator[Verdict]:
+    for verdict in rows:
+        if verdict.verdict is None:
+            raise RuntimeError(f"a verdict is missing: {verdict.error}")
+        yield verdict
 
 
 def write_tables(folder: Path, examples: int) -> tuple[Path, Path]:
@@ -196,7 +203,7 @@ def fill(path: Path, stream: Iterator[Sheet]) -> None:
 
     digest = prompt_hash("text", True)
     with Ledger(path) as ledger:
-        bar = tqdm(stream, desc="filling the ledger", unit="response")
+        bar = iter(tqdm(stream, desc="filling the ledger", unit="response"))
         while some := list(islice(bar, 100)):
             found = judgement(Reply(True, QUOTE), some[0].rollout.response, "text")
             ledger.write(

@@ -58,7 +58,7 @@ class Scripted:
         out = []
         for example, rollout in items:
             for c in example.criteria:
-                self.asked.append((c.id, rollout.response))
+                self.asked.append((c.text, rollout.response))
                 verdict, pointed, reading = self.answers[c.id, rollout.response]
                 start = rollout.response.index(pointed) if pointed else None
                 end = None if start is None else start + len(pointed)
@@ -79,12 +79,12 @@ def test_questions_and_findings():
             ("c4", REFERENCE): (False, "So it is two.", ""),
             ("c5", REFERENCE): (True, None, ""),
             ("c2", red_dog): (False, "The dog is red.", "blue"),
-            ("c3", blue_dog): (False, "The dog is blue.", "blue"),  # what it calls wrong is right
+            ("c3", blue_dog): (True, "The dog is blue.", "blue"),  # what it calls wrong is right
         }
     )
     found = {f.criterion_id: f for f in audit([Example("e", "What?", CRITERIA, reference=REFERENCE)], judge)}
-    assert judge.asked[:5] == [(f"c{k}", REFERENCE) for k in range(1, 6)]
-    assert judge.asked[5:] == [("c2", red_dog), ("c3", blue_dog)]
+    assert judge.asked[:5] == [(c.text, REFERENCE) for c in CRITERIA]
+    assert judge.asked[5:] == [(CRITERIA[1].text, red_dog), ("States that the dog is blue.", blue_dog)]
     assert found["c1"].suspicious is False and found["c1"].asked == "reference"
     for name, sentence in (("c2", "The dog is red."), ("c3", "The dog is blue.")):
         assert (found[name].suspicious, found[name].suspicion, found[name].reading) == (True, 1.0, "blue")
@@ -121,6 +121,21 @@ def test_without_a_reference_the_claim_stands_alone():
     assert only((False, "The cat is black.", "")).reason == NOT_ABOUT_IMAGE
     (avoided,) = audit([Example("e", "What?", CRITERIA[4:])], Scripted({}))
     assert avoided.reason == NO_CLAIM and avoided.suspicious is None
+
+
+def test_pitfalls():
+    pitfall = CRITERIA[2]  # met or not, its claim is asked
+    for first in ((True, "It is.", "blue"), (False, None, "blue")):
+        alone = "It is." if first[1] is None else ""
+        example = Example("e", "What?", (pitfall,), reference="It is.")
+        response = f"The dog is blue. {alone}".strip()
+        for yes, points, suspicious in ((True, True, True), (False, True, False), (False, False, None)):
+            answer = yes, "The dog is blue." if points else None, "blue"
+            (finding,) = audit([example], Scripted({("c3", "It is."): first, ("c3", response): answer}))
+            assert finding.suspicious is suspicious and finding.suspicion == (None if suspicious is None else yes)
+    other = replace(pitfall, text="Confuses the dog with the cat.")  # no claim to take from it: asked as it stands
+    assert only((False, other.text, "dog"), other).suspicious
+    assert only((True, other.text, "dog"), other).suspicious is False
 
 
 def test_a_no_that_points_elsewhere_decides_nothing():

@@ -1,0 +1,162 @@
+"""From rollouts to verdicts by commands: rollout, label, distill, judge, and what they refuse."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import datasets
+import pytest
+from claimwise.scripts.cli import main
+from claimwise.verifier.schema import Rollout
+from claimwise.verifier.tables import read_examples, read_rollouts, read_verdicts, write_examples, write_rollouts
+from distilling import settings
+
+
+def judge_flags(adapter: Path, tables: Path, out: Path) -> list[str]:
+    examples, rollouts = str(tables / "examples.jsonl"), str(tables / "rollouts.jsonl")
+    return ["judge", "--adapter", str(adapter), "--examples", examples, "--rollouts", rollouts, "--out", str(out)]
+
+
+def load_table(path: Path, cache: Path) -> datasets.Dataset:
+    kind = {".jsonl": "json", ".parquet": "parquet"}[path.suffix]
+    return datasets.load_dataset(kind, data_files=str(path), split="train", cache_dir=str(cache))
+
+
+def refused(argv: list[str], capsys) -> str:
+    """The one line that the command ends with; above it there are progress bars at most."""
+    assert main(argv) == 2
+    out, err = capsys.readouterr()
+    assert "Traceback" not in err and not out
+    lines = err.splitlines()
+    assert sum(line.startswith("claimwise ") for line in lines) == 1
+    assert lines[-1].startswith(f"claimwise {argv[0]}: ")
+    return lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "the file is empty"),
+        (b"no picture", "it cannot be read as an image"),
+        (None, "it cannot be read as an image"),
+    ],
+)
+def test_a_broken_picture_is_one_line_and_leaves_nothing(world, tmp_path, capsys, content, reason):
+    """The last example's, so that others are judged before; None: a picture cut in half."""
+    shutil.copytree(world / "validation", tmp_path / "tables")
+    image = sorted((tmp_path / "tables/images").iterdir())[-1]
+    image.write_bytes(image.read_bytes()[:400] if content is None else content)
+    (tmp_path / "out").mkdir()
+    line = refused(judge_flags(world / "image", tmp_path / "tables", tmp_path / "out/v.jsonl"), capsys)
+    assert f"image {image}: {reason}" in line and "replace it or drop its row" in line
+    assert list((tmp_path / "out").iterdir()) == []
+    # in text mode nobody looks at it
+    assert main(judge_flags(world / "text", tmp_path / "tables", tmp_path / "out/v.jsonl")) == 0
+
+
+def test_what_the_judge_command_refuses(world, tmp_path, capsys):
+    flags = judge_flags(world / "image", world / "validation", tmp_path / "v.jsonl")
+    cases = {
+        "is a verifier for image mode; it cannot judge in text mode": [*flags, "--mode", "text"],
+        "more than max_packed_tokens = 20": [*flags, "--max-packed-tokens", "20"],
+        "there is no adapter folder": judge_flags(world / "none", world / "validation", tmp_path / "v.jsonl"),
+        "examples.jsonl: there is no such file": judge_flags(world / "image", world / "none", tmp_path / "v.jsonl"),
+        "is no folder, nor found on the Hub": [*flags, "--base", "no/such-base"],
+        "must end in .jsonl or .parquet": judge_flags(world / "image", world / "validation", tmp_path / "v.csv"),
+    }
+    for told, argv in cases.items():
+        assert told in refused(argv, capsys)
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_from_rollouts_to_verdicts_by_commands(world, tmp_path, capsys):
+    """rollout, label, distill, judge; each table loads with datasets."""
+    examples, out = world / "validation/examples.jsonl", tmp_path / "out"
+    rollouts, gold = out / "rollouts.parquet", out / "gold.jsonl"
+    common = ["--examples", str(examples), "--rollouts", str(rollouts)]
+
+    rollout = ["rollout", "--policy", str(world / "base"), "--examples", str(examples), "--out", str(rollouts)]
+    assert main([*rollout, "--samples", "1", "--max-new-tokens", "12", "--references", "--edits", "1"]) == 0
+    # 4 sampled, 4 references, and an edited one of each (of a sampled one only where an edit applies)
+    table = load_table(rollouts, tmp_path / "cache")
+    assert 12 <= len(table) <= 16 and table["policy"][:8] == ["policy"] * 4 + ["reference"] * 4
+    assert (
+        f"{rollouts}: {len(table)} rollouts of 4 examples, {len(table) - 8} of them edited" in capsys.readouterr().out
+    )
+
+    assert main(["label", "--teacher", "oracle", "--mode", "image", *common, "--out", str(gold)]) == 0
+    labelled = load_table(gold, tmp_path / "cache")
+    assert len(labelled) == 7 * len(table)
+    counts = {answer: labelled["verdict"].count(answer) for answer in (True, False)}
+    told = f"{gold}: {len(labelled)} verdicts, {counts[True]} yes, {counts[False]} no, 0 missing"
+    assert told in capsys.readouterr().out
+
+    recipe = tmp_path / "recipe.yaml"
+    values = {k: v for k, v in settings(world / "base", world, out).items() if "_dir" not in k and k not in
+              ("examples", "rollouts", "verdicts")}  # fmt: skip
+    recipe.write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in values.items()))
+    flags = [*common, "--verdicts", str(gold), "--output_dir", str(out / "verifier")]
+    assert main(["distill", "--config", str(recipe), *flags, "--max_steps", "2"]) == 0
+    assert f"{out / 'verifier'}: verifier for image mode" in capsys.readouterr().out
+    assert json.loads((out / "verifier/run.json").read_text())["max_steps"] == 2  # the flag wins over the recipe's 3
+
+    judged = ["judge", "--adapter", str(out / "verifier"), *common, "--mode", "image", "--out"]
+    assert main([*judged, str(out / "own.jsonl")]) == 0
+    verdicts = read_verdicts(out / "own.jsonl")
+    assert [v.key for v in verdicts] == [v.key for v in read_verdicts(gold)]
+    own = load_table(out / "own.jsonl", tmp_path / "cache")
+    assert set(own["judge"]) == {"verifier-image"} and set(own["mode"]) == {"image"}
+    yes = own["verdict"].count(True)
+    told = f"{out / 'own.jsonl'}: {len(own)} verdicts by verifier-image, {yes} yes, {len(own) - yes} no"
+    assert told in capsys.readouterr().out
+    assert not [path for path in out.rglob("*") if path.name.endswith((".tmp", ".part"))]
+
+
+def test_the_same_seed_gives_the_same_rollouts(world, tmp_path):
+    base, examples = str(world / "base"), str(world / "validation/examples.jsonl")
+    flags = [
+        "rollout",
+        "--policy",
+        base,
+        "--examples",
+        examples,
+        "--samples",
+        "2",
+        "--max-new-tokens",
+        "8",
+        "--edits",
+        "1",
+    ]
+    for name, seed in (("one", "7"), ("two", "7"), ("other", "8")):
+        assert main([*flags, "--seed", seed, "--out", str(tmp_path / f"{name}.jsonl")]) == 0
+    one, two, other = ((tmp_path / f"{name}.jsonl").read_bytes() for name in ("one", "two", "other"))
+    assert one == two != other
+    rows = read_rollouts(tmp_path / "one.jsonl")
+    sampled = [row for row in rows if row.edit is None]
+    assert [(r.example_id, r.sample_index) for r in sampled] == [
+        (e.example_id, i) for e in read_examples(examples) for i in (0, 1)
+    ]
+    assert len({r.response for r in sampled}) == 8  # at temperature 1 siblings differ
+    assert all(r.finish_reason in ("stop", "length") for r in rows)
+
+
+def test_greedy_rollouts_do_not_depend_on_the_seed(world, tmp_path):
+    base, examples = str(world / "base"), str(world / "validation/examples.jsonl")
+    flags = ["rollout", "--policy", base, "--examples", examples, "--samples", "1", "--max-new-tokens", "8"]
+    for seed in ("1", "2"):
+        out = str(tmp_path / f"{seed}.jsonl")
+        assert main([*flags, "--temperature", "0", "--seed", seed, "--out", out]) == 0
+    assert (tmp_path / "1.jsonl").read_bytes() == (tmp_path / "2.jsonl").read_bytes()
+
+
+def test_the_oracle_labels_only_its_own_world(world, tmp_path, capsys):
+    example = read_examples(world / "validation/examples.jsonl")[0]
+    write_examples(tmp_path / "examples.jsonl", [dataclasses.replace(example, example_id="chart_1", images=())])
+    write_rollouts(tmp_path / "rollouts.jsonl", [Rollout("r", "chart_1", "It is 7.", "policy")])
+    flags = ["label", "--examples", str(tmp_path / "examples.jsonl"), "--rollouts", str(tmp_path / "rollouts.jsonl")]
+    told = "example 'chart_1' is not of the digits world, so the oracle cannot judge it"
+    assert told in refused([*flags, "--out", str(tmp_path / "v.jsonl")], capsys)
+    assert not (tmp_path / "v.jsonl").exists()
