@@ -120,6 +120,37 @@ def over_steps(name: str, what: str, lines: Mapping[str, Sequence[tuple[int, flo
     return _plot(name, f"{what} over training steps", said, draw)
 
 
+def over_verdicts(
+    lines: Mapping[str, Sequence[tuple[int, float, Interval]]], fits: Mapping[str, Callable[[np.ndarray], np.ndarray]]
+) -> Plot:
+    """Figure -> (verdicts bought, value, interval) of each point, on an axis of doublings; a figure with a fit has it
+    as a line that goes on to one more doubling."""
+    bought = [n for n, *_ in next(iter(lines.values()))]
+
+    def draw(axes: Axes) -> None:
+        for n, (name, points) in enumerate(lines.items()):
+            x, y = [point[0] for point in points], [point[1] for point in points]
+            ends = [interval or (value, value) for _, value, interval in points]
+            low = [max(0.0, value - end[0]) for value, end in zip(y, ends, strict=True)]
+            high = [max(0.0, end[1] - value) for value, end in zip(y, ends, strict=True)]
+            axes.errorbar(x, y, [low, high], fmt=MARKERS[n], color=SERIES[n], label=name, ms=5, lw=1.5, capsize=2)
+            if name in fits:
+                n_t = np.geomspace(bought[0], 2 * bought[-1], 60)
+                axes.plot(n_t, fits[name](n_t), LINES[n], color=SERIES[n], lw=1, alpha=0.7)
+        axes.axvspan(bought[-1], 2 * bought[-1], color=INK, alpha=0.06, lw=0)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks([*bought, 2 * bought[-1]], [f"{n:,}" for n in bought] + [f"{2 * bought[-1]:,}\n(next)"])
+        axes.tick_params(axis="x", which="minor", length=0)
+        axes.set(xlabel="verdicts bought")
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0, columnspacing=1)
+
+    said = [
+        f"{name}: " + ", ".join(f"{value:.3f} at {n:,} verdicts" for n, value, _ in points)
+        for name, points in lines.items()
+    ]
+    return _plot("curve", "Agreement with the teacher against verdicts bought", said, draw)
+
+
 def _ends(points: Sequence[tuple[int, float]]) -> str:
     values = _mean_of_five(np.array([value for _, value in points]))
     return f"{values[0]:.3f} at step {points[0][0]} to {values[-1]:.3f} at step {points[-1][0]}"
