@@ -2,8 +2,9 @@
 
 In: the settings and the base's hash. Out: a flat mapping. Everything that changes the resulting weights is in it, tables
 by their contents. What only says where things lie or how a step is carried out is not: paths, gradient checkpointing,
-logging and saving, and how the responses of a step are divided into micro-batches and processes. So a run that ran out
-of memory, or lost a GPU, goes on under other such settings. Images are known by their paths in the example table alone.
+logging and saving, and how the responses of a step are divided into micro-batches and processes (where an epoch does not
+divide evenly, several processes fill its last step with its first responses). So a run that ran out of memory, or lost a
+GPU, goes on under other such settings. Images are known by their paths in the example table alone.
 """
 
 from __future__ import annotations

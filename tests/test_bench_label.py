@@ -10,7 +10,7 @@ from claimwise.scripts.cli import main
 @pytest.mark.slow
 @pytest.mark.parametrize("more", [[], ["--ask-all"]])
 def test_the_last_line_is_one_json_object(more, capsys):
-    argv = ["bench", "label", "--verdicts", "700", "--calls", "200", "--in-flight", "64", "--json", *more]
+    argv = ["bench", "label", "--verdicts", "300", "--calls", "100", "--in-flight", "64", "--json", *more]
     assert main(argv) == 0
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert list(figures) == ["client_vs_bare", "export_rows_per_s", "peak_rss_mb"]

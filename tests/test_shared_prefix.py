@@ -36,7 +36,8 @@ def test_siblings_equal_one_by_one(base, family, mode):
     verdicts = base_judge(base, mode, "base", readings=mode == "image").judge(family)
     answers = one_by_one(base, family, mode)
     assert len(verdicts) == 3 * 4 * 7
-    assert max(abs(margin(v) - a.margin) for v, a in zip(verdicts, answers, strict=True)) < 1e-4
+    # a margin is the difference of two logits, each of which may differ by 1e-4
+    assert max(abs(margin(v) - a.margin) for v, a in zip(verdicts, answers, strict=True)) < 2e-4
     assert [v.verdict for v in verdicts] == [a.margin > 0 for a in answers]
 
 
