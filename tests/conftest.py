@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 from importlib import resources
 from pathlib import Path
 
 import pytest
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start what runs in the background without it
 os.environ.setdefault("GOMP_SPINCOUNT", "100000")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
