@@ -32,8 +32,8 @@ class Pairs:
     """Each rollout with its example, in the order of the rollouts; may be gone through more than once.
 
     Opening reads both tables once and raises InputError for a bad row, an id given twice, a missing image file (unless
-    nobody is going to look: `check_images`) or a rollout of an unknown example, so that long work does not fail half-way. `rollouts` and `criteria` count rollouts
-    and (rollout, criterion) pairs.
+    nobody is going to look: `check_images`) or a rollout of an unknown example, so that long work does not fail
+    half-way. `rollouts` and `criteria` count rollouts and (rollout, criterion) pairs.
     """
 
     def __init__(self, examples: str | Path, rollouts: str | Path, check_images: bool = True):
