@@ -114,8 +114,9 @@ def _origin(facts: Handover) -> list[list[str]]:
     rows += [[f"data version: {name.replace('_', ' ')}", _digest(run.get(name))] for name in TABLES]
     if run.get("adapter"):
         rows.append(["gone on from the adapter", f"`{run['adapter']}`"])
-    settings = ("lora_r", "lora_alpha", "load_in_4bit", "learning_rate", "max_steps", "num_train_epochs")
-    told = [f"{name} {run[name]}" for name in (*settings, "responses_per_step", "seed") if name in run]
+    length = "max_steps" if run.get("max_steps", -1) > 0 else "num_train_epochs"
+    settings = ("lora_r", "lora_alpha", "load_in_4bit", "learning_rate", length, "responses_per_step", "seed")
+    told = [f"{name} {run[name]}" for name in settings if name in run]
     rows.append(["training", ", ".join(told) or NOT_RECORDED])
     return [*rows, ["licence", facts.licence.get("license_name") or facts.licence["license"]]]
 

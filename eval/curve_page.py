@@ -27,9 +27,10 @@ def sentences(curve: dict[str, Any]) -> list[str]:
         size = _with_interval(gain["gain"], gain["gain_ci"], "+.4f")
         if gain["method"] == "fit":
             out.append(f"From {now:,} verdicts to {2 * now:,}, {name} is expected to change by {size}.")
-        else:
-            out.append(f"The last doubling, to {now:,} verdicts, changed {name} by {size}; no curve is fitted: "
-                       f"{gain['why']}. If it levels off, the next one brings less.")  # fmt: skip
+            continue
+        less = " If it levels off, the next one brings less." if gain["gain"] > 0 else ""
+        why = f"no curve is fitted: {gain['why']}"
+        out.append(f"The last doubling, to {now:,} verdicts, changed {name} by {size}; {why}.{less}")
     return out
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import time
 from collections.abc import Callable, Sequence
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,13 +23,13 @@ from ..distill.train import Item, VerifierTrainer, add_adapter
 from ..verifier.errors import InputError
 from ..verifier.schema import Verdict
 from ..verifier.sentences import split_sentences, trim
-from .judge_speed import greatest_difference, interleave, median_ratio
+from .judge_speed import Timer, greatest_difference, median_ratio
 from .judge_workload import Shape, Workload
 
 DESCRIPTION = """Measure distillation: criteria per second of training on packed trees (one response with its seven
 criteria of 40 tokens behind 1,200 shared ones) over training on each criterion behind its own copy of the response, and
-the greatest difference between the losses of both. The ratio is a median over interleaved repeats, so that other work on
-the machine falls on both sides. The model has random weights."""
+the greatest difference between the losses of both. The ratio is a median over interleaved repeats; on the CPU it is of
+one thread's processor time, so that other work on the machine does not count. The model has random weights."""
 EXAMPLE = """examples:
   claimwise bench distill --json
   claimwise bench distill --quick        # a tiny model, once: does it run?
@@ -46,22 +47,31 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def measure(args: argparse.Namespace) -> dict:
     if args.repeats < 1:
         raise InputError(f"--repeats is {args.repeats}; it must be at least 1")
-    work = Workload(QUICK if args.quick else FULL, "cpu")
+    threads = torch.get_num_threads()
+    try:
+        with TemporaryDirectory() as folder:
+            return _measure(QUICK if args.quick else FULL, 1 if args.quick else args.repeats, folder)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _measure(shape: Shape, repeats: int, folder: str) -> dict:
+    work = Workload(shape, "cpu")
     items = labelled(work)
-    with TemporaryDirectory() as folder:
-        trainer = _trainer(work, items, folder)
-        packed, single = [items[:1]], [[item] for item in one_by_one(items[0])]
-        ways = {
-            "packed": _steps(trainer, packed),
-            "single": _steps(trainer, single),
-            "batch": _steps(trainer, [one_by_one(items[0])]),
-        }
-        repeats = 1 if args.quick else args.repeats
-        with tqdm(desc="distilling", unit="step", total=len(ways) * (repeats + 1)) as bar:
-            seconds, _ = interleave(ways, repeats, bar)
-        together = [loss_of(trainer, [[item]]) for item in items]
-        apart = [loss_of(trainer, [[one] for one in one_by_one(item)]) for item in items]
+    trainer, clock = _trainer(work, items, folder), time.perf_counter
+    if trainer.args.device.type == "cpu":
+        torch.set_num_threads(1)
+        clock = time.process_time
+    ways = {
+        "packed": _steps(trainer, [items[:1]]),
+        "single": _steps(trainer, [[one] for one in one_by_one(items[0])]),
+        "batch": _steps(trainer, [one_by_one(items[0])]),
+    }
+    with tqdm(desc="distilling", unit="step", total=len(ways) * (repeats + 1)) as bar:
+        seconds, _ = Timer(clock, repeats, bar).interleave(ways)
     ratio = min(median_ratio(seconds[name], seconds["packed"]) for name in ("single", "batch"))
+    together = [loss_of(trainer, [[item]]) for item in items]
+    apart = [loss_of(trainer, [[one] for one in one_by_one(item)]) for item in items]
     return {"packed_vs_unpacked": ratio, "max_loss_diff": greatest_difference(together, apart)}
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import argparse
 import importlib
 
-DESCRIPTION = """Measure the judge: packed against one pass per criterion and against a padded batch; image and question
-encoded once per example against once per response; the greatest difference between their logits; and the seconds for 1 to
-32 criteria. Ratios are medians over interleaved repeats, so that other work on the machine falls on both sides. The model
-has random weights: what it says does not matter, only that all ways agree on it."""
+DESCRIPTION = """Measure the judge: packed against one pass per criterion and against a padded batch; image and
+question encoded once per example against once per response; the greatest difference between their logits; and the
+seconds for 1 to 32 criteria. Ratios are medians over interleaved repeats; on the CPU they are of one thread's
+processor time, so that other work on the machine does not count. The model has random weights: what it says does
+not matter, only that all ways agree on it."""
 EXAMPLE = """examples:
   claimwise bench judge --json
   claimwise bench judge --quick          # a tiny model, once: does it run?

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from claimwise.scripts.cli import main
-from claimwise.scripts.judge_speed import FULL, QUICK, interleave, judged, median_ratio, whole_trees
+from claimwise.scripts.judge_speed import FULL, QUICK, Timer, judged, median_ratio, whole_trees
 from claimwise.scripts.judge_workload import SENTENCE, Shape, Workload
 from judging import watched
 from tqdm import tqdm
@@ -28,6 +28,7 @@ def test_every_figure_is_there(capsys):
     for name in ("vllm_order_ratio", "adversarial_false_yes", "ece"):
         assert (figures[name] is None) == (name in figures["not_measured"])
     assert figures["speed_setting"]["repeats"] == 1
+    assert figures["speed_setting"]["clock"] == "processor seconds of one thread"
 
 
 def test_repeats_below_one_are_refused(capsys):
@@ -94,10 +95,11 @@ def test_what_the_ways_feed_to_the_model():
 
 def test_ways_take_turns_after_a_warm_up_and_ratios_are_medians():
     calls = []
-    ways = {name: lambda name=name: calls.append(name) or [1.0] for name in "ab"}
+    now = [0.0]
+    ways = {name: lambda name=name: calls.append(name) or now.append(now[-1] + 3) or [1.0] for name in "ab"}
     with tqdm(disable=True) as bar:
-        seconds, margins = interleave(ways, 2, bar)
+        seconds, margins = Timer(lambda: now[-1], 2, bar).interleave(ways)
     assert calls == ["b", "a", "a", "b", "b", "a"]  # the first round warms up
-    assert {name: len(own) for name, own in seconds.items()} == {"a": 2, "b": 2}
+    assert seconds == {"a": [3.0, 3.0], "b": [3.0, 3.0]}  # each call takes three
     assert margins == {"a": [1.0], "b": [1.0]}
     assert median_ratio([4.0, 9.0, 100.0], [2.0, 3.0, 10.0]) == 3.0  # of 2, 3 and 10

@@ -1,14 +1,12 @@
-"""The credit, by numbers worked out by hand: weights, budgets, arms, missing values, ties, sums, match_rms, bad input."""
+"""The credit, by numbers worked out by hand: arms and budgets, missing values, ties, sums, match_rms, bad input."""
 
 import math
 
 import numpy as np
 import pytest
-from claimwise.trainer.credit import ARMS, BUDGETS, Budget, criterion_weights, resolve_budget, token_advantages
+from claimwise.trainer.credit import ARMS, BUDGETS, token_advantages
 from claimwise.verifier.errors import InputError
 from credit_cases import FOUR, Z2, advantages, criterion, response, same
-
-# weights and budgets
 
 
 def test_worked_case_of_the_design():
@@ -29,40 +27,6 @@ def test_worked_case_of_the_design():
     component = 0.5 * Z2 + 0.5 * 5 / 26 * Z2
     credit = token_advantages(criteria, [response(1, **held), response(0, **nothing)], arm="component")
     same(credit, [[component] * 5, [-component] * 5])
-
-
-def test_weights_leave_pitfalls_out_unless_they_are_credited():
-    criteria = [criterion("c1", 5), criterion("c2", -3), criterion("p1", -2, "PITFALL")]
-    for setting in ("veto", "veto-answer", "off"):
-        assert criterion_weights(criteria, setting) == pytest.approx({"c1": 5 / 8, "c2": 3 / 8})
-    assert criterion_weights(criteria, "criterion") == pytest.approx({"c1": 0.5, "c2": 0.3, "p1": 0.2})
-
-
-@pytest.mark.parametrize("weights", [(), (0.0, 0.0)])
-def test_weights_that_cannot_be_used(weights):
-    criteria = [criterion(f"c{j}", weight) for j, weight in enumerate(weights)]
-    with pytest.raises(InputError, match="weight"):
-        criterion_weights(criteria)
-
-
-def test_huge_weights_do_not_overflow():
-    assert criterion_weights([criterion("a", 1.5e308), criterion("b", 1.5e308)]) == {"a": 0.5, "b": 0.5}
-
-
-def test_budgets():
-    assert resolve_budget("paper") == (0.5, 0, 0.5)
-    assert resolve_budget("release-sequence") == (0.10, 0.10, 0.80)
-    assert resolve_budget("release-prefix") == (0.50, 0.05, 0.45)
-    assert resolve_budget("0.2,0.3,0.5") == resolve_budget((0.2, 0.3, 0.5)) == Budget(0.2, 0.3, 0.5)
-    assert resolve_budget((0.2, 0.3, 0.5 + 5e-7))
-
-
-@pytest.mark.parametrize(
-    "budget", ["release", "0.5,0.5", (0.5, 0.5), (0.5, 0.0, 0.6), (-0.5, 0.5, 1.0), (math.nan, 0.5, 0.5), "a,b,c", None]
-)
-def test_budgets_that_cannot_be_used(budget):
-    with pytest.raises(InputError, match="budget"):
-        resolve_budget(budget)
 
 
 # arms

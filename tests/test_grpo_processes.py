@@ -4,37 +4,45 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import grpo_worker
 import pytest
 import torch
 from claimwise.verifier.tables import write_examples
 from grpo_runs import make_examples, policy
 
 HERE = Path(__file__).parent
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": ""}
 
 
-def torchrun(processes, *command):
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    environment = {**ENVIRONMENT, "PYTHONPATH": str(HERE)}
-    return subprocess.run([*launch, *command], env=environment, capture_output=True, text=True, timeout=300)
-
-
-def step(folder, processes, per_device):
-    out = folder / f"{processes}.pt"
-    done = torchrun(processes, str(HERE / "grpo_worker.py"), str(out), str(per_device))
-    assert done.returncode == 0, done.stderr[-3000:]
-    return torch.load(out, weights_only=False)
+def together(processes, *command):
+    """The command once per process, as torchrun starts it; (exit status, stdout, stderr) of each."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    common = {"WORLD_SIZE": processes, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": 1}
+    common |= {"ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": HERE}
+    started = []
+    for rank in range(processes):
+        own = {**common, "RANK": rank, "LOCAL_RANK": rank}
+        environment = {**os.environ, **{key: str(value) for key, value in own.items()}}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        started.append(subprocess.Popen([sys.executable, *command], env=environment, **pipes))
+    said = [process.communicate(timeout=300) for process in started]
+    return [(process.returncode, *texts) for process, texts in zip(started, said, strict=True)]
 
 
 @pytest.mark.slow
 def test_two_processes_give_the_gradient_of_one(assets, tmp_path):
     """Plain SGD, so that the weights show the gradient. With missing verdicts and match_rms, whose root mean square goes
     over all processes. What is logged, and in which order, is the same too."""
-    one, two = step(tmp_path, 1, 12), step(tmp_path, 2, 6)
+    grpo_worker.main(str(tmp_path / "1.pt"), 12)
+    for status, _, error in together(2, str(HERE / "grpo_worker.py"), str(tmp_path / "2.pt"), "6"):
+        assert status == 0, error[-3000:]
+    one, two = (torch.load(tmp_path / name, weights_only=False) for name in ("1.pt", "2.pt"))
     start = policy(assets).state_dict()
     moved = max(float((one["weights"][name] - start[name]).abs().max()) for name in start)
     apart = max(float((one["weights"][name] - two["weights"][name]).abs().max()) for name in start)
@@ -59,10 +67,10 @@ def test_the_command_in_two_processes(assets, tmp_path):
         "report_to": "none", "sampled_verdicts": 4, "logging_steps": 1,
     }  # fmt: skip
     command = ["-m", "claimwise.scripts.cli", "train", *(x for k, v in flags.items() for x in (f"--{k}", str(v)))]
-    done = torchrun(2, *command)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.count("policy after 1 steps of arm prefix") == 1
+    first, second = together(2, *command)
+    assert first[0] == second[0] == 0, first[2][-3000:]
+    assert (first[1] + second[1]).count("policy after 1 steps of arm prefix") == 1
     assert json.loads((tmp_path / "run" / "finished.json").read_text())["sampled"] == 4
     assert len((tmp_path / "run" / "log.jsonl").read_text().splitlines()) == 1
-    again = torchrun(2, *command[:-2], "--logging_steps", "1", "--beta", "0.5")
-    assert again.returncode != 0 and "beta (0.0 there, 0.5 now)" in again.stderr
+    for status, _, error in together(2, *command, "--beta", "0.5"):
+        assert status == 2 and "beta (0.0 there, 0.5 now)" in error

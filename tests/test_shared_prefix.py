@@ -10,6 +10,7 @@ import torch
 from claimwise.verifier import InputError
 from claimwise.verifier.batching import Row, batches, runs, siblings
 from claimwise.verifier.judge import base_judge, load_judge
+from claimwise.verifier.model import VisionLanguageModel, load_model
 from claimwise.verifier.packed import answer_trees
 from claimwise.verifier.schema import Example, Rollout
 from claimwise.verifier.shared_prefix import Opening
@@ -20,6 +21,13 @@ from judging import allowed_labels, content, farthest, margin, one_by_one, sibli
 from PIL import Image
 
 MODES = ("image", "text")
+EQUAL = 1e-5  # of margins in double precision, whose logits are rounded to float32 when they are read
+
+
+@pytest.fixture(scope="module")
+def base(assets) -> VisionLanguageModel:
+    """The shipped base in double precision: what differs there differs by more than rounding."""
+    return load_model(assets / "base", dtype=torch.float64)
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +46,15 @@ def test_siblings_equal_one_by_one(base, family, mode):
     assert len(verdicts) == 3 * 4 * 7
     # a margin is the difference of two logits, each of which may differ by 1e-4
     assert max(abs(margin(v) - a.margin) for v, a in zip(verdicts, answers, strict=True)) < 2e-4
+    assert [v.verdict for v in verdicts] == [a.margin > 0 for a in answers]
+
+
+def test_in_float32_siblings_equal_one_by_one(assets, family):
+    """The shipped verifier."""
+    judge = load_judge(assets / "verifier", "image", dtype=torch.float32, device="cpu")
+    judge.card.temperature = 1.0
+    verdicts, answers = judge.judge(family), one_by_one(judge.model, family, "image")
+    assert max(abs(margin(v) - a.margin) for v, a in zip(verdicts, answers, strict=True)) < 1e-4
     assert [v.verdict for v in verdicts] == [a.margin > 0 for a in answers]
 
 
@@ -64,7 +81,7 @@ def test_openings_of_different_lengths_share_a_batch(base, items):
     together = answer_trees(base, [Tree(own, branches)] * 5, [allowed] * 5, True, rows)
     for (e, mode), answers in zip(kinds, together, strict=True):
         alone = answer_trees(base, [base.tree(e, rollout.response, branches, mode)], [allowed], True)[0]
-        assert [a.margin for a in answers] == pytest.approx([a.margin for a in alone], abs=1e-4)
+        assert [a.margin for a in answers] == pytest.approx([a.margin for a in alone], abs=EQUAL)
         assert [(a.label_id, a.reading_ids) for a in answers] == [(a.label_id, a.reading_ids) for a in alone]
     assert together[0] == together[4] != together[1]  # the picture counts
 
@@ -97,7 +114,7 @@ def test_the_order_of_the_table_does_not_matter(base, items):
     keys = [(rollout.rollout_id, c.id) for example, rollout in table for c in example.criteria]
     assert [v.key for v in interleaved] == keys
     by_key = {v.key: v for v in grouped}
-    assert farthest(interleaved, [by_key[key] for key in keys]) < 1e-4
+    assert farthest(interleaved, [by_key[key] for key in keys]) < EQUAL
 
 
 def test_the_cost_grows_with_the_criteria_alone(base, items):
@@ -135,7 +152,7 @@ def test_a_pack_is_bounded_and_nothing_is_cut(base, items, room):
     judge.max_packed_tokens = int(room * max(lengths))
     with watched(base) as fed:
         split = judge.judge(family)
-    assert content(split) == content(whole) and farthest(split, whole) < 1e-4
+    assert content(split) == content(whole) and farthest(split, whole) < EQUAL
     assert fed.patches == 2 * 16  # encoded once though the siblings stand in several batches
     assert all(rows * (tokens + past) <= judge.max_packed_tokens for rows, tokens, past in [*fed.openings, *fed.packs])
     rows = sum(rows for rows, *_ in fed.packs)
@@ -152,7 +169,7 @@ def test_what_does_not_fit_alone_is_split_by_criterion(base, items):
     judge.max_packed_tokens = shared + sum(lengths[-2:])
     with watched(base) as fed:
         split = judge.judge([items[0]])
-    assert content(split) == content(whole) and farthest(split, whole) < 1e-4
+    assert content(split) == content(whole) and farthest(split, whole) < EQUAL
     opening = len(base.opening(example, "image"))
     assert fed.openings == [(1, opening, 0)]  # one for all passes
     own = shared - opening
