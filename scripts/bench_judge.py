@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import argparse
 import importlib
+from importlib import resources
 
+SHIPPED = str(resources.files("claimwise.distill") / "assets" / "verifier")
 DESCRIPTION = """Measure the judge: packed against one pass per criterion and against a padded batch; image and
 question encoded once per example against once per response; the greatest difference between their logits; and the
 seconds for 1 to 32 criteria. Ratios are medians over interleaved repeats; on the CPU they are of one thread's
-processor time, so that other work on the machine does not count. The model has random weights: what it says does
-not matter, only that all ways agree on it."""
+processor time, so that other work on the machine does not count. Their model has random weights: what it says does
+not matter, only that all ways agree on it. Then what a verifier says on held-out digits: the upper 95% bound of its
+false yes under attack, and its calibration error."""
 EXAMPLE = """examples:
   claimwise bench judge --json
   claimwise bench judge --quick          # a tiny model, once: does it run?
 """
-PARTS = ["judge_speed"]  # modules of `scripts`
+PARTS = ["judge_speed", "judge_hardness"]  # modules of `scripts`
 FIGURES = {  # name -> why it is null where no part measures it
     "packed_vs_single": "",
     "packed_vs_batch": "",
@@ -27,15 +30,16 @@ FIGURES = {  # name -> why it is null where no part measures it
     "max_logit_diff": "",
     "cost_curve": "",
     "vllm_order_ratio": "there is no vLLM backend yet",
-    "adversarial_false_yes": "the adversarial suite is not part of this bench yet",
-    "ece": "calibration is not part of this bench yet",
+    "adversarial_false_yes": "",
+    "ece": "",
 }
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--adapter", default=SHIPPED, help="verifier to attack (default: the shipped one)")
     parser.add_argument("--repeats", type=int, default=5, help="interleaved repeats per ratio (default: 5)")
     parser.add_argument("--device", default="cpu", help="where the model runs (default: cpu)")
-    parser.add_argument("--quick", action="store_true", help="tiny shapes, one repeat; its ratios mean nothing")
+    parser.add_argument("--quick", action="store_true", help="tiny shapes, once, few examples: figures mean nothing")
 
 
 def measure(args: argparse.Namespace) -> dict:

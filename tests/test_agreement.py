@@ -256,7 +256,7 @@ def test_command(tmp_path, capsys):
     write_verdicts(tmp_path / "b.parquet", b)
     paths = tmp_path / "a.jsonl", tmp_path / "b.parquet"
     code, out, _ = run(capsys, *paths, "--json", "--draws", 50, "--seed", 3)
-    assert code == 0 and json.loads(out) == agree(a, b, draws=50, seed=3)
+    assert code == 0 and json.loads(out) == {**agree(a, b, draws=50, seed=3), "adversarial": None}
     _, out, _ = run(capsys, *paths)
     head, overall, vf, rc, *more = out.splitlines()
     assert "missing A  missing B" in head and head.endswith("span iou")
@@ -264,6 +264,7 @@ def test_command(tmp_path, capsys):
     assert vf.startswith("VF") and rc.startswith("RC") and rc.endswith("-")
     assert "balanced accuracy" in more[1] and more[2].startswith("overall  0.750 [")
     assert "overall, VF, RC: no auroc, ece: the other table gives no P(yes)" in more
+    assert any(line.startswith("adversarial slice: not measured; give --attacks") for line in more)
 
 
 def test_command_takes_dimensions_from_examples(tmp_path, capsys):

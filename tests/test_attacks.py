@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import random
 
 import pytest
 from claimwise.distill import attacks, digits
+from claimwise.scripts.cli import main
 from claimwise.verifier.errors import InputError
 from claimwise.verifier.schema import Criterion, Example, Verdict
+from claimwise.verifier.tables import write_rollouts, write_verdicts
 
 
 @pytest.fixture(scope="module")
@@ -96,3 +100,24 @@ def test_an_attack_is_judged_on_the_criterion_that_it_aims_at(examples):
     rollouts = attacks.attacks(examples[:3], attacks.TRAINED, seed=6, each=2)
     pairs = attacks.aimed(examples, rollouts)
     assert [[c.id for c in example.criteria] for example, _ in pairs] == [[attacks.target_of(r)] for r in rollouts]
+
+
+def test_the_agreement_report_has_the_adversarial_slice(examples, tmp_path, capsys):
+    """Two of four attacks talk it into yes: 0.5, Wilson .1500 to .8500."""
+    rollouts = attacks.attacks(examples[:4], ("echo", "hedge"), seed=5, each=1)
+    write_rollouts(tmp_path / "attacks-rollouts.jsonl", rollouts)
+    rows = [verdict(r, said) for r, said in zip(rollouts, (True, False, True, False), strict=True)]
+    write_verdicts(tmp_path / "attacks.jsonl", rows)
+    told = [dataclasses.replace(rows[0], rollout_id="r1"), dataclasses.replace(rows[1], rollout_id="r2")]
+    write_verdicts(tmp_path / "a.jsonl", told)
+    command = ["agree", str(tmp_path / "a.jsonl"), str(tmp_path / "a.jsonl")]
+    assert main([*command, "--attacks", str(tmp_path / "attacks.jsonl"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["adversarial"]
+    assert (found["n"], found["false_yes"], found["by_kind"]) == (4, 0.5, {"echo": 1.0, "hedge": 0.0})
+    assert found["false_yes_ci"] == pytest.approx([0.15, 0.85], abs=1e-4)
+    assert main([*command, "--attacks", str(tmp_path / "attacks.jsonl")]) == 0
+    line = "adversarial slice: false yes 0.500 [0.150, 0.850] of 4 attacks, 0 missing; echo 1.000, hedge 0.000"
+    assert line in capsys.readouterr().out
+    write_verdicts(tmp_path / "attacks.jsonl", told)
+    assert main([*command, "--attacks", str(tmp_path / "attacks.jsonl")]) == 2
+    assert "'r1' is no attack" in capsys.readouterr().err

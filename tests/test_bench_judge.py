@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from claimwise.distill.attacks import KINDS
 from claimwise.scripts.cli import main
 from claimwise.scripts.judge_speed import FULL, QUICK, Timer, judged, median_ratio, whole_trees
 from claimwise.scripts.judge_workload import SENTENCE, Shape, Workload
@@ -25,8 +26,11 @@ def test_every_figure_is_there(capsys):
     assert [count for count, _ in figures["cost_curve"]] == [1, 2, 4]
     assert all(seconds > 0 for _, seconds in figures["cost_curve"])
     assert 0 <= figures["max_logit_diff"] < 1e-4
-    for name in ("vllm_order_ratio", "adversarial_false_yes", "ece"):
-        assert (figures[name] is None) == (name in figures["not_measured"])
+    assert list(figures["not_measured"]) == ["vllm_order_ratio"] and figures["vllm_order_ratio"] is None
+    told = figures["attacks"]
+    assert told["n"] > 100 and len(told["by_kind"]) == len(KINDS)
+    assert told["false_yes"] < figures["adversarial_false_yes"] < 0.06  # the upper bound, on few attacks
+    assert 0 <= figures["ece"] < 0.05 and figures["calibration"]["n"] > 100
     assert figures["speed_setting"]["repeats"] == 1
     assert figures["speed_setting"]["clock"] == "processor seconds of one thread"
 

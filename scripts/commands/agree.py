@@ -29,7 +29,9 @@ examples. A figure without a basis is "-", and the reason stands below.
 
 --ceiling: what the reference agrees with itself, asked again, in other words or in the other mode, is what B's figures
 are to be read against. A judge that always gives the teacher's likelier answer can agree with it a little more often
-than the teacher with itself; the most it can reach is printed too."""
+than the teacher with itself; the most it can reach is printed too.
+
+--attacks: the share of attacks that talk B into yes, with its Wilson interval, and the share of each kind."""
 
 TABLES = (
     ("agreement", "kappa", "false_yes", "false_no", "span_exact", "span_iou"),  # with the counts
@@ -59,6 +61,12 @@ def make_parser() -> CommandParser:
     )
     parser.add_argument("--examples", type=Path, metavar="E", help="examples: dimension, label, source, difficulty")
     parser.add_argument("--rollouts", type=Path, metavar="R", help="rollouts: length, policy, slice")
+    parser.add_argument(
+        "--attacks",
+        type=Path,
+        metavar="TABLE",
+        help="B's verdicts on the adversarial suite, as `judge --adversarial` writes them, with the attacks beside them",
+    )
     parser.add_argument("--tokenizer", metavar="DIR", help="with --rollouts: distances of span ends in tokens as well")
     parser.add_argument("--draws", type=int, default=1000, metavar="N", help="bootstrap draws (default 1000)")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the bootstrap (default 0)")
@@ -89,8 +97,24 @@ def main(argv: list[str] | None = None) -> int:
         ceilings.append({"table": str(path), **about, **found})
     if ceilings:
         result["ceiling"] = ceilings
+    result["adversarial"] = None if args.attacks is None else _under_attack(args.attacks)
     print(json.dumps(result, allow_nan=False) if args.json else as_text(result))
     return 0
+
+
+def _under_attack(path: Path) -> dict[str, Any]:
+    """How often B is talked into yes; on every attack the right verdict is no."""
+    from ...distill.attacks import attack_figures, kind_of
+    from ...verifier.errors import InputError
+    from .judge import beside
+
+    rollouts, verdicts = read_rollouts(beside(path)), read_verdicts(path)
+    attacks = {rollout.rollout_id for rollout in rollouts if kind_of(rollout)}
+    if strange := [v.rollout_id for v in verdicts if v.rollout_id not in attacks]:
+        raise InputError(
+            f"{path}: rollout {strange[0]!r} is no attack in {beside(path)}; give both as judge wrote them"
+        )
+    return attack_figures(rollouts, verdicts)
 
 
 def _settings(args: argparse.Namespace) -> dict[str, Any]:
@@ -135,6 +159,7 @@ def as_text(result: dict[str, Any]) -> str:
                     table.append([name, *_row(key, again, bool(counts), shown)[1:]])
         lines += [*_aligned(table), ""]
     lines += [_about(number, found, result["overall"]["n"]) for number, found in enumerate(ceilings, start=1)]
+    lines.append(_adversarial(result.get("adversarial")))
     return "\n".join([*lines, *_remarks(result)]).rstrip()
 
 
@@ -157,6 +182,16 @@ def _about(number: int, found: dict[str, Any], pairs: int) -> str:
     reach = "" if most is None else f"; the most that any judge can agree with such a teacher: {most:.3f}"
     who = f"{', '.join(found['judge'])} in {' and '.join(found['mode'])} mode"
     return f"ceiling {number}: {found['table']}, {who}, {found['overall']['n']} of {pairs} pairs{reach}"
+
+
+def _adversarial(found: dict[str, Any] | None) -> str:
+    if found is None:
+        return "adversarial slice: not measured; give --attacks (claimwise judge --adversarial makes it)"
+    if not found["n"]:
+        return f"adversarial slice: none of {found['missing']} attacks was judged"
+    kinds = ", ".join(f"{kind} {share:.3f}" for kind, share in found["by_kind"].items())
+    said = f"false yes {_figure(found['false_yes'], found['false_yes_ci'])} of {found['n']} attacks"
+    return f"adversarial slice: {said}, {found['missing']} missing; {kinds}"
 
 
 def _remarks(result: dict[str, Any]) -> Iterator[str]:

@@ -51,13 +51,17 @@ def main(argv: list[str]) -> int:
     from ...distill.attacks import KINDS, aimed, attack_figures, attacks
 
     rollouts = attacks(examples, tuple(KINDS), args.seed, len(KINDS))
-    out = Path(args.out)
-    write_rollouts(out.with_name(f"{out.stem}-rollouts{out.suffix}"), rollouts)
+    write_rollouts(beside(Path(args.out)), rollouts)
     found = attack_figures(rollouts, judge_pairs(args, aimed(examples, rollouts)))
     low, high = found["false_yes_ci"]
     print(f"false yes: {found['false_yes']:.3f} of {found['n']} attacks (95%: {low:.3f} to {high:.3f}); by kind:")
     print("\n".join(f"  {kind:<14} {share:.3f}" for kind, share in found["by_kind"].items()))
     return 0
+
+
+def beside(verdicts: Path) -> Path:
+    """Where the attacks stand whose verdicts go to that table."""
+    return verdicts.with_name(f"{verdicts.stem}-rollouts{verdicts.suffix}")
 
 
 def judge_pairs(args: argparse.Namespace, pairs: list[tuple[Example, Rollout]]) -> list:
