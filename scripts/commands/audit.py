@@ -8,6 +8,8 @@ from ...verifier.errors import InputError
 
 SUBCOMMANDS = {  # name: module, what it does
     "criteria": ("audit_criteria", "ask a judge that sees the image whether each criterion is true of it at all"),
+    "sample": ("audit_sample", "a page on which people judge a sample of responses, blind to the judges"),
+    "merge": ("audit_merge", "what people answered there, as verdict tables, beside the judges'"),
 }
 
 
