@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any
 
 from ..verifier.errors import InputError
 from ..verifier.quoting import criteria_part, messages, shared_part, system_text
-from ..verifier.schema import Mode
+from ..verifier.schema import MODES, Mode
 from ..verifier.text import excerpt
 from .ledger import Ledger
 from .questions import Sheet
@@ -36,6 +36,18 @@ class TokenCounter:
         self.text = lru_cache(20_000)(self._text)
         self.frame = lru_cache(None)(self._frame)
         self.image = lru_cache(4096)(self._image)
+
+    def chat(self, chat: list[dict[str, Any]], images: Sequence[Any]) -> int:
+        """Tokens of chat messages, text in the last part of each, with these images before the user's."""
+        texts = [m["content"] if isinstance(m["content"], str) else m["content"][-1]["text"] for m in chat]
+        inside = sum(map(self.image, images))
+        if self.processor is None:
+            return sum(map(self.text, texts)) + FRAME_TOKENS + inside + 2 * len(images)
+        parts = [{"type": "image"}] * len(images) + [{"type": "text", "text": texts[-1]}]
+        plain = [{**m, "content": text} for m, text in zip(chat[:-1], texts[:-1], strict=True)]
+        plain.append({**chat[-1], "content": parts if images else texts[-1]})
+        whole = self.processor.apply_chat_template(plain, tokenize=False, add_generation_prompt=True)
+        return self._text(whole) + inside - len(images)  # each image stands in the template as one token
 
     def _text(self, text: str) -> int:
         if self.processor is None:
@@ -135,9 +147,11 @@ class _Seen:
         return not self._db.execute("INSERT OR IGNORE INTO seen VALUES (?)", (key,)).rowcount
 
 
-def answer_tokens(ledger: Ledger | None, model: str) -> tuple[float, str]:
-    """Completion tokens of a verdict, and where the number comes from."""
-    figures = ledger.figures(model) if ledger is not None else {"answers": 0, "completion_tokens": 0}
+def answer_tokens(
+    ledger: Ledger | None, model: str, modes: Sequence[str] = MODES, assumed: int = ANSWER_TOKENS
+) -> tuple[float, str]:
+    """Completion tokens of a verdict (an answer in these modes), and where the number comes from."""
+    figures = ledger.figures(model, modes) if ledger is not None else {"answers": 0, "completion_tokens": 0}
     if figures["answers"] and figures["completion_tokens"]:
         return figures["completion_tokens"] / figures["answers"], "as in the ledger"
-    return ANSWER_TOKENS, "assumed"
+    return assumed, "assumed"

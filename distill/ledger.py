@@ -1,5 +1,5 @@
-"""The ledger of a teacher's verdicts: an SQLite file with one row for each distinct question, written when its answer is
-there.
+"""The ledger of a teacher's answers: an SQLite file with one row for each distinct question, written when its answer is
+there. An answer is a verdict (mode text or image) or a rubric (mode rubric; `quote` has it as JSON, the verdict is null).
 
     with Ledger("teacher.sqlite") as ledger:
         ledger.write([Entry(key, judgement, 900, 40, 0.0003)], "Qwen3-VL-235B-A22B", "text", digest)
@@ -25,6 +25,7 @@ from typing import IO, Any
 
 from ..verifier.errors import InputError
 from ..verifier.quoting import Judgement
+from ..verifier.schema import MODES
 
 APPLICATION_ID, VERSION = 0x636C6D77, 1  # "clmw": an SQLite file of ours, and the layout below
 _LAYOUT = """
@@ -158,15 +159,17 @@ class Ledger:
         with self._clear():
             return self._db.execute(query, (price_in, price_out)).fetchone()[0]
 
-    def figures(self, model: str) -> dict[str, Any]:
-        """Counts of one model's rows: `answers`, `yes`, `no`, `missing`, `p_yes`, `spans`, `uncounted` (without tokens),
-        `failures`, and sums of `prompt_tokens` and `completion_tokens`."""
-        query = """SELECT count(*), count(verdict = 1 OR NULL), count(verdict = 0 OR NULL), count(*) - count(verdict),
-            count(p_yes), count(span_start), count(*) - count(prompt_tokens + completion_tokens), sum(prompt_tokens),
-            sum(completion_tokens) FROM answers WHERE model = ?"""
-        names = ("answers", "yes", "no", "missing", "p_yes", "spans", "uncounted", "prompt_tokens", "completion_tokens")
+    def figures(self, model: str, modes: Sequence[str] = MODES) -> dict[str, Any]:
+        """Counts of one model's rows in these modes: `answers`, `yes`, `no`, `missing` (for a reason), `p_yes`,
+        `spans`, `uncounted` (without tokens), and sums of `prompt_tokens` and `completion_tokens`; `failures` of any."""
+        query = f"""SELECT count(*), count(verdict = 1 OR NULL), count(verdict = 0 OR NULL), count(error),
+            count(p_yes), count(span_start), count(*) - count(prompt_tokens + completion_tokens),
+            sum(prompt_tokens), sum(completion_tokens)
+            FROM answers WHERE model = ? AND mode IN ({", ".join("?" * len(modes))})"""
+        names = ("answers", "yes", "no", "missing", "p_yes", "spans", "uncounted")
+        names += ("prompt_tokens", "completion_tokens")
         with self._clear():
-            row = self._db.execute(query, (model,)).fetchone()
+            row = self._db.execute(query, (model, *modes)).fetchone()
             failed = self._db.execute("SELECT count(*) FROM failures WHERE model = ?", (model,)).fetchone()[0]
         return {name: value or 0 for name, value in zip(names, row, strict=True)} | {"failures": failed}
 

@@ -1,5 +1,5 @@
 """What there is to ask: every criterion of every rollout in every mode, as a stream, each with its key; and the verdict
-rows that the ledger's answers to them make.
+rows that the ledger's answers to them make. `Questions` is what any sheet that a teacher is given must know.
 
 The key is a hash of what the teacher is told and of who it is: prompt hash, model, mode, question, images (in image
 mode), response and criterion. Equal questions, say two empty responses to one example, have one key and are asked once.
@@ -11,11 +11,40 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from ..verifier.quoting import Judgement, prompt_hash
+from ..verifier.asking import Outcome, ask_criteria
+from ..verifier.chat import ChatClient
+from ..verifier.quoting import Judgement, criteria_part, prompt_hash, shared_part, system_text
 from ..verifier.schema import Example, Mode, Rollout, Verdict
 from .ledger import Ledger, file_digest
+
+
+class Questions(Protocol):
+    """Questions to a teacher that share images and a context, one for each key. `places` are some of them by number."""
+
+    @property
+    def keys(self) -> list[bytes]: ...
+
+    @property
+    def images(self) -> Sequence[Any]: ...
+
+    @property
+    def mode(self) -> str:
+        """The ledger's word for what is asked: text, image, or rubric."""
+        ...
+
+    def prompt_hash(self, several: bool) -> str: ...
+
+    def prompt_text(self, places: Sequence[int], several: bool) -> str:
+        """All text of the prompt that asks these."""
+        ...
+
+    async def ask(
+        self, client: ChatClient, places: Sequence[int], images: Sequence[str], several: bool, max_tokens: int
+    ) -> Outcome:
+        """Asks these, and once more what could not be read. Images are URLs. Never raises ChatError."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -32,6 +61,24 @@ class Sheet:
         """The images that the teacher sees."""
         return self.example.images if self.mode == "image" else ()
 
+    def prompt_hash(self, several: bool) -> str:
+        return prompt_hash(self.mode, several)
+
+    def prompt_text(self, places: Sequence[int], several: bool) -> str:
+        text = system_text(self.mode, several) + shared_part(self.example.question, self.rollout.response)
+        return text + criteria_part(self._texts(places), several)
+
+    async def ask(
+        self, client: ChatClient, places: Sequence[int], images: Sequence[str], several: bool, max_tokens: int
+    ) -> Outcome:
+        question, response = self.example.question, self.rollout.response
+        return await ask_criteria(
+            client, question, response, self._texts(places), self.mode, images, several, max_tokens
+        )
+
+    def _texts(self, places: Sequence[int]) -> list[str]:
+        return [self.example.criteria[place].text for place in places]
+
 
 def sheets(
     pairs: Iterable[tuple[Example, Rollout]],
@@ -46,10 +93,8 @@ def sheets(
         for mode in modes:
             sheet = Sheet(example, rollout, mode, [])
             images = [digest_of(Path(image)) for image in sheet.images]
-            shared = hashlib.sha256()
-            for part in (asked[mode], model, mode, example.question, *images, rollout.response):
-                shared.update(_framed(part))
-            sheet.keys.extend(_key(shared, criterion.text) for criterion in example.criteria)
+            shared = digest_of_parts((asked[mode], model, mode, example.question, *images, rollout.response))
+            sheet.keys.extend(key_of(shared, criterion.text) for criterion in example.criteria)
             yield sheet
 
 
@@ -78,7 +123,15 @@ def verdicts(stream: Iterable[Sheet], ledger: Ledger, model: str, several: bool)
             )
 
 
-def _key(shared: Any, criterion: str) -> bytes:
+def digest_of_parts(parts: Iterable[str]) -> Any:
+    """A SHA-256 in the making, of what the keys of several questions share."""
+    shared = hashlib.sha256()
+    for part in parts:
+        shared.update(_framed(part))
+    return shared
+
+
+def key_of(shared: Any, criterion: str) -> bytes:
     """16 bytes: among 2**32 questions, two share a key with a chance of 1 in 2**65."""
     own = shared.copy()
     own.update(_framed(criterion))

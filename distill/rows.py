@@ -49,7 +49,7 @@ def read_row(row: Row, fields: FieldMap, number: int) -> RawExample:
     """Raises InputError with the reason where the row cannot be used. `number` names a row without an id."""
     values = {field: value_at(row, column) for field, column in fields.columns.items()}
     question, in_parts = _question(values.get("question"))
-    images = _listed(values.get("images")) or in_parts
+    images = listed(values.get("images")) or in_parts
     if images or "images" in fields.columns or not isinstance(values["question"], str):
         question = _without_places(question, len(images))  # elsewhere "<image>" is a word like any other
     others: list[str] = []
@@ -73,7 +73,7 @@ def _question(value: Any) -> tuple[str, list[Any]]:
     if isinstance(value, str):
         turns, images = [("user", value)], []
     elif isinstance(value, list) and value:
-        turns, images = _turns(value)
+        turns, images = read_turns(value)
     else:
         raise InputError("question is missing" if is_null(value) else f"question is {shown(value)}; it must be a text")
     if turns[-1][0] != "user":
@@ -85,25 +85,27 @@ def _question(value: Any) -> tuple[str, list[Any]]:
     return "\n\n".join(f"{_SPEAKERS[role]}: {text}" for role, text in turns), images
 
 
-def _turns(messages: list[Any]) -> tuple[list[tuple[str, str]], list[Any]]:
+def read_turns(messages: list[Any], name: str = "question") -> tuple[list[tuple[str, str]], list[Any]]:
+    """Role and text of each message, with `PLACE` for each image part, and the images that the parts carry. `name` is
+    what an InputError calls the conversation."""
     turns, images = [], []
     for number, message in enumerate(messages, 1):
         message = decoded(message)
         role = message.get("role") if isinstance(message, Mapping) else None
         if role not in _SPEAKERS:
-            raise InputError(f"question, message {number}: it is {shown(message)}; it must have a role and content")
+            raise InputError(f"{name}, message {number}: it is {shown(message)}; it must have a role and content")
         content = message.get("content")
         text = "" if content is None else content if isinstance(content, str) else None
         if text is None:
             if not isinstance(content, list):
-                raise InputError(f"question, message {number}: content is {shown(content)}; it must be text or parts")
-            pieces = [_part(part, images, number) for part in content]
+                raise InputError(f"{name}, message {number}: content is {shown(content)}; it must be text or parts")
+            pieces = [_part(part, images, f"{name}, message {number}") for part in content]
             text = "\n".join(piece for piece in pieces if piece)
         turns.append((role, text))
     return turns, images
 
 
-def _part(part: Any, images: list[Any], number: int) -> str:
+def _part(part: Any, images: list[Any], where: str) -> str:
     if isinstance(part, str):
         return part
     kind = part.get("type") if isinstance(part, Mapping) else None
@@ -115,7 +117,7 @@ def _part(part: Any, images: list[Any], number: int) -> str:
     text = part.get("text") if isinstance(part, Mapping) else None
     if kind in ("text", "input_text", None) and isinstance(text, str):
         return text
-    raise InputError(f"question, message {number}: the part {shown(part)} is neither text nor image")
+    raise InputError(f"{where}: the part {shown(part)} is neither text nor image")
 
 
 def _without_places(question: str, images: int) -> str:
@@ -218,7 +220,7 @@ def _text(value: Any, name: str) -> str | None:
     return str(value)
 
 
-def _listed(value: Any) -> list[Any]:
+def listed(value: Any) -> list[Any]:
     """One image or several; nothing but nulls is none, a null among images stays and is refused later."""
     value = decoded(value)
     several = list(value) if isinstance(value, (list, tuple)) else [value]

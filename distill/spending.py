@@ -14,8 +14,6 @@ from pathlib import Path
 from PIL import Image
 
 from ..verifier.errors import InputError
-from ..verifier.quoting import criteria_part, shared_part, system_text
-from .questions import Sheet
 
 FRAME_TOKENS = 64  # a chat template around two messages
 PIXELS_A_TOKEN = 28  # on a side; Qwen2.5-VL has 28, Qwen3-VL 32, others fewer tokens an image
@@ -31,11 +29,9 @@ def cost_of(
     return (prompt_tokens * (price_in or 0.0) + completion_tokens * (price_out or 0.0)) / 1e6
 
 
-def prompt_bound(sheet: Sheet, criteria: Sequence[str], several: bool) -> int:
+def prompt_bound(text: str, images: Sequence[Path]) -> int:
     """The most tokens that a prompt can have: no tokenizer makes more tokens than bytes."""
-    text = system_text(sheet.mode, several) + shared_part(sheet.example.question, sheet.rollout.response)
-    text += criteria_part(criteria, several)
-    return len(text.encode()) + FRAME_TOKENS + sum(image_tokens(image) + 2 for image in sheet.images)
+    return len(text.encode()) + FRAME_TOKENS + sum(image_tokens(image) + 2 for image in images)
 
 
 @lru_cache(64)

@@ -1,4 +1,4 @@
-"""Labelling with a teacher behind a server: sheets of questions in, verdicts in the ledger out.
+"""Asking a teacher behind a server: sheets of questions in, verdicts (or rubrics: `rubric_writer`) in the ledger out.
 
     teacher = Teacher(client, ledger, TeacherSettings(price_in=0.5, price_out=2.0, budget=100.0))
     asyncio.run(teacher.label(sheets(pairs, ["text", "image"], model, several=False)))
@@ -18,14 +18,12 @@ from functools import lru_cache
 
 from tqdm import tqdm
 
-from ..verifier.asking import Answered, Outcome, ask_criteria, image_url, not_asked
+from ..verifier.asking import Answered, Outcome, image_url, not_asked
 from ..verifier.chat import ChatClient
 from ..verifier.chat_errors import FATAL, RETRIED, ChatError
 from ..verifier.errors import InputError
-from ..verifier.quoting import prompt_hash
-from ..verifier.schema import Criterion
 from .ledger import Entry, Ledger
-from .questions import Sheet
+from .questions import Questions
 from .spending import Budget, cost_of, prompt_bound
 
 REFUSED_AT_FIRST = 3  # refusals in a row, before the first answer, that end a run: no question can be that unlucky
@@ -61,17 +59,20 @@ class TeacherSettings:
 
 @dataclass(frozen=True)
 class Call:
-    """Some criteria of a sheet with their keys; `worst` is what asking twice can cost."""
+    """Some questions of a sheet, by number; `worst` is what asking twice can cost."""
 
-    sheet: Sheet
-    criteria: list[Criterion]
-    keys: list[bytes]
+    sheet: Questions
+    places: list[int]
     prompt_bound: int
     worst: float
 
+    @property
+    def keys(self) -> list[bytes]:
+        return [self.sheet.keys[place] for place in self.places]
+
 
 class Teacher:
-    """One run of labelling. `asked` counts criteria that this run brought to an end, `known` those it found known,
+    """One run of asking. `asked` counts questions that this run brought to an end, `known` those it found known,
     `missing` reasons by kind; `out_of_budget` says that the budget ended the run."""
 
     def __init__(self, client: ChatClient, ledger: Ledger, settings: TeacherSettings):
@@ -86,11 +87,11 @@ class Teacher:
         self._failed_in_row, self._answering, self._told = 0, False, 0
         self._bar = tqdm(disable=True)
 
-    async def label(self, stream: Iterable[Sheet], total: int | None = None) -> None:
+    async def label(self, stream: Iterable[Questions], total: int | None = None, unit: str = "verdict") -> None:
         """Asks everything that the ledger does not know. Raises InputError, with all answers that came in the ledger,
         when the server refuses the key or the model, keeps failing, or the ledger cannot be written."""
         calls = self._calls(stream)
-        with tqdm(total=total, desc=self.client.model, unit="verdict", smoothing=0.05) as self._bar:
+        with tqdm(total=total, desc=self.client.model, unit=unit, smoothing=0.05) as self._bar:
             await self._work(calls, alone=True)
             workers = [asyncio.create_task(self._work(calls)) for _ in range(self.client.max_in_flight)]
             try:
@@ -103,14 +104,13 @@ class Teacher:
         if stop is not None:
             raise stop
 
-    def _calls(self, stream: Iterable[Sheet]) -> Iterator[Call | None]:
+    def _calls(self, stream: Iterable[Questions]) -> Iterator[Call | None]:
         """Calls for what is not known; None now and then, so that known questions do not hold up answers."""
         size = self.settings.criteria_per_call
         for number, sheet in enumerate(stream):
-            new = [pair for pair in zip(sheet.example.criteria, sheet.keys, strict=True) if self._is_new(pair[1])]
+            new = [place for place, key in enumerate(sheet.keys) if self._is_new(key)]
             for first in range(0, len(new), size):
-                criteria, keys = zip(*new[first : first + size], strict=True)
-                yield self._call(sheet, list(criteria), list(keys))
+                yield self._call(sheet, new[first : first + size])
             if number % 100 == 99:
                 yield None
 
@@ -123,14 +123,13 @@ class Teacher:
         self._pending.add(key)
         return True
 
-    def _call(self, sheet: Sheet, criteria: list[Criterion], keys: list[bytes]) -> Call:
+    def _call(self, sheet: Questions, places: list[int]) -> Call:
         settings = self.settings
         if settings.budget is None:
-            return Call(sheet, criteria, keys, 0, 0.0)
-        texts = [criterion.text for criterion in criteria]
-        bound = prompt_bound(sheet, texts, settings.several)
+            return Call(sheet, places, 0, 0.0)
+        bound = prompt_bound(sheet.prompt_text(places, settings.several), sheet.images)
         worst = settings.cost(round(bound * self.budget.stretch), settings.max_tokens) or 0.0
-        return Call(sheet, criteria, keys, bound, 2 * worst)
+        return Call(sheet, places, bound, 2 * worst)
 
     async def _work(self, calls: Iterator[Call | None], alone: bool = False) -> None:
         """Takes calls until there are no more; `alone`, until the first is answered."""
@@ -155,28 +154,24 @@ class Teacher:
                 return
 
     async def _outcome(self, call: Call) -> Outcome:
-        example, settings = call.sheet.example, self.settings
-        texts = [criterion.text for criterion in call.criteria]
         try:
             images = [self._image_url(image) for image in call.sheet.images]
         except InputError as error:
-            return not_asked(len(texts), ChatError("image", str(error)))
-        response, mode = call.sheet.rollout.response, call.sheet.mode
-        return await ask_criteria(
-            self.client, example.question, response, texts, mode, images, settings.several, settings.max_tokens
-        )
+            return not_asked(len(call.places), ChatError("image", str(error)))
+        settings = self.settings
+        return await call.sheet.ask(self.client, call.places, images, settings.several, settings.max_tokens)
 
     def _store(self, call: Call, outcome: Outcome, cost: float) -> None:
-        """Verdicts, and what is missing for good, to the answers; the rest to the failures."""
+        """What was answered, and what is missing for good, to the answers; the rest to the failures."""
         answers, failures = [], []
         for key, answered in zip(call.keys, outcome.answered, strict=True):
             entry, last_word = self._entry(key, answered, outcome.failure)
             (answers if last_word else failures).append(entry)
-            if entry.judgement.verdict is None:
+            if entry.judgement.error is not None:
                 self.missing[str(entry.judgement.error).partition(":")[0]] += 1
-        model, mode = self.client.model, call.sheet.mode
+        model, sheet = self.client.model, call.sheet
         if answers:
-            self.ledger.write(answers, model, mode, prompt_hash(mode, self.settings.several))
+            self.ledger.write(answers, model, sheet.mode, sheet.prompt_hash(self.settings.several))
         if failures:
             self.ledger.fail(failures, model)
         self._pending.difference_update(call.keys)
@@ -185,11 +180,11 @@ class Teacher:
         self._show(len(call.keys), self.budget.spent + cost)
 
     def _entry(self, key: bytes, answered: Answered, failure: ChatError | None) -> tuple[Entry, bool]:
-        """The entry, and whether the question is done with: it has a verdict, was read in vain twice or does not fit."""
+        """The entry, and whether the question is done with: it is answered, was read in vain twice or does not fit."""
         judged = answered.judgement
-        if judged.verdict is None and failure is not None:
+        if judged.error is not None and failure is not None:
             judged = replace(judged, error=str(failure))
-        last_word = judged.verdict is not None or failure is None or failure.kind == "context"
+        last_word = judged.error is None or failure is None or failure.kind == "context"
         tokens = (answered.prompt_tokens, answered.completion_tokens)
         return Entry(key, judged, *tokens, self.settings.cost(*tokens)), last_word
 

@@ -72,6 +72,7 @@ _KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {
     "bool": (bool, "true, false or null"),
     "images": (list, "a list of paths"),
     "criteria": (list, "a list with at least one criterion"),
+    "list": (list, "a list"),
 }
 
 

@@ -44,20 +44,22 @@ Row = TypeVar("Row", Example, Rollout, Verdict)
 KEYS = {"examples": ("example_id",), "rollouts": ("rollout_id",), "verdicts": ("mode", "rollout_id", "criterion_id")}
 
 
-def read_examples(path: str | Path, check_images: bool = True) -> list[Example]:
+def read_examples(path: str | Path, check_images: bool = True, need_criteria: bool = True) -> list[Example]:
     """Examples; their images are absolute paths of files that exist (`load_image` opens them). Where nobody is going to
-    look at them, `check_images=False` takes the paths as they are."""
+    look at them, `check_images=False` takes the paths as they are. `need_criteria=False` takes examples that have no
+    criteria yet."""
     folder = Path(path).parent
+    columns = EXAMPLES if need_criteria else {**EXAMPLES, "criteria": "list?"}
 
     def make(values: dict[str, Any]) -> Example:
-        criteria = parse_criteria(values.pop("criteria"))
+        criteria = parse_criteria(values.pop("criteria", []))
         images = tuple(_absolute(folder / image) for image in values.pop("images", ()))
         for image in images:
             if check_images and not image.is_file():
                 raise InputError(f"key 'images': there is no file {image}; paths are relative to the table's folder")
         return Example(criteria=criteria, images=images, **values)
 
-    return _read(Path(path), EXAMPLES, KEYS["examples"], make)
+    return _read(Path(path), columns, KEYS["examples"], make)
 
 
 def read_rollouts(path: str | Path) -> list[Rollout]:

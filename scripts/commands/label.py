@@ -16,6 +16,7 @@ from ...verifier.errors import InputError
 from ...verifier.schema import MODES, Mode
 from ...verifier.tables import pair_up, read_examples, read_rollouts, write_verdicts
 from ..parser import CommandParser
+from ..teacher_flags import OUT_OF_BUDGET, add_flags, client_of, cost_lines, run_lines, settings_of
 
 if TYPE_CHECKING:
     from ...distill.ledger import Ledger
@@ -33,7 +34,6 @@ EXAMPLE = """examples:
 Stopped in any way, the same command goes on where it was: no question that has an answer is asked again. The exit
 status is 3 where the budget ended the run first.
 """
-OUT_OF_BUDGET = 3
 
 
 def make_parser() -> CommandParser:
@@ -53,14 +53,7 @@ def make_parser() -> CommandParser:
     server("--model", help="the model's name on the server")
     server("--ledger", metavar="FILE", help="SQLite file that keeps every answer")
     server("--criteria-per-call", type=int, default=1, metavar="N", help="criteria asked in one call (default: 1)")
-    server("--max-in-flight", type=int, default=32, metavar="N", help="calls at a time, at most (default: 32)")
-    server("--timeout", type=float, default=120.0, metavar="S", help="seconds that a call may take (default: 120)")
-    server("--max-tokens", type=int, metavar="N", help="length of an answer (default: 512 a criterion)")
-    server("--price-in", type=float, metavar="P", help="price of a million prompt tokens")
-    server("--price-out", type=float, metavar="P", help="price of a million completion tokens")
-    server("--budget", type=float, metavar="B", help="stop before all that the ledger holds has cost more than this")
-    server("--dry-run", action="store_true", help="print calls, tokens and cost; ask nothing and write nothing")
-    server("--processor", metavar="PATH", help="count the tokens of --dry-run with this model's processor")
+    add_flags(server, "512 a criterion")
     return parser
 
 
@@ -102,18 +95,11 @@ def ask_oracle(args: argparse.Namespace) -> int:
 
 def ask_server(args: argparse.Namespace) -> int:
     from ...distill.ledger import Ledger
-    from ...distill.teacher import Teacher, TeacherSettings
-    from ...verifier.chat import ChatClient
+    from ...distill.teacher import Teacher
     from ...verifier.streams import Pairs
 
-    settings = TeacherSettings(
-        args.criteria_per_call,
-        args.max_tokens or 512 * args.criteria_per_call,
-        args.price_in,
-        args.price_out,
-        args.budget,
-    )
-    client = ChatClient(args.teacher, args.model, max_in_flight=args.max_in_flight, timeout_s=args.timeout)
+    settings = settings_of(args, args.criteria_per_call, 512 * args.criteria_per_call)
+    client = client_of(args, args.teacher)
     if args.dry_run:
         with Pairs(args.examples, args.rollouts, "image" in args.mode) as pairs:
             return dry_run(args, pairs, settings)
@@ -136,27 +122,12 @@ async def label(teacher: Teacher, pairs: Pairs, modes: list[Mode]) -> None:
 
 def summary(teacher: Teacher, ledger: str) -> str:
     """What the ledger holds of this model, what this run did, and what it cost."""
-    found, missing = teacher.ledger.figures(teacher.client.model), teacher.missing
-    lines = [
+    found = teacher.ledger.figures(teacher.client.model)
+    line = (
         f"{ledger}: {found['answers']} answers of {teacher.client.model}: {found['yes']} yes, {found['no']} no, "
-        f"{found['missing']} missing for good; {found['p_yes']} with P(yes), {found['spans']} with a span",
-        f"this run: {teacher.asked} asked, {teacher.known} known before{_listed(', missing: ', missing)}"
-        f"{_listed('; failed calls: ', teacher.client.errors)}",
-        f"{found['prompt_tokens']:,} prompt and {found['completion_tokens']:,} completion tokens"
-        + (f", {found['uncounted']} answers not among them: the server did not count" if found["uncounted"] else "")
-        + (f", {teacher.budget.spent:.6g} spent" if teacher.settings.price_in is not None else ""),
-    ]
-    if found["failures"]:
-        lines.append(f"{found['failures']} questions brought no answer; the same command asks them again")
-    if teacher.out_of_budget:
-        lines.append(
-            f"the budget of {teacher.settings.budget:g} ended the run; with a larger one, the same command goes on"
-        )
-    return "\n".join(lines)
-
-
-def _listed(before: str, counts: Counter[str]) -> str:
-    return before + ", ".join(f"{kind} {count}" for kind, count in counts.most_common()) if counts else ""
+        f"{found['missing']} missing for good; {found['p_yes']} with P(yes), {found['spans']} with a span"
+    )
+    return "\n".join([line, *run_lines(teacher, found)])
 
 
 def export(args: argparse.Namespace, pairs: Pairs, ledger: Ledger, several: bool) -> None:
@@ -189,12 +160,7 @@ def dry_run(args: argparse.Namespace, pairs: Pairs, settings: TeacherSettings) -
     print(f"{'mode':<8}{'verdicts':>12}{'calls':>12}{'prompt tokens':>18}")
     for mode in args.mode:
         print(f"{mode:<8}{found.verdicts[mode]:>12,}{found.calls[mode]:>12,}{found.prompt_tokens[mode]:>18,}")
-    tokens_in = found.prompt_tokens.total()
-    tokens_out = round(per_verdict * found.verdicts.total())
-    most_out = settings.max_tokens * found.calls.total()
     print(f"{found.known:,} questions are answered already, or occur twice")
-    print(f"{tokens_in:,} prompt tokens ({how})")
-    print(f"{tokens_out:,} completion tokens ({per_verdict:.0f} a verdict, {source}; {most_out:,} at most)")
-    cost, most = settings.cost(tokens_in, tokens_out), settings.cost(tokens_in, most_out)
-    print("cost: give --price-in and --price-out" if cost is None else f"cost: {cost:,.2f}, at most {most:,.2f}")
+    each, verdicts = (per_verdict, "verdict", source), found.verdicts.total()
+    print(*cost_lines(settings, found.prompt_tokens.total(), how, verdicts, each, found.calls.total()), sep="\n")
     return 0

@@ -1,4 +1,5 @@
-"""`claimwise rubrics`: what is wrong with the criteria of an example table (`lint`).
+"""`claimwise rubrics`: what is wrong with the criteria of an example table (`lint`), or new ones (`write`: see
+`rubrics_write`).
 
 In: an example table; its images are not opened. Out: each fault named and counted, as text or as one JSON object;
 with `--fix` a new table and the list of what was changed in it.
@@ -14,14 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from ...verifier.errors import InputError
 from ..parser import CommandParser
+from .rubrics_write import write
 
 if TYPE_CHECKING:
     from ...distill.lint import Note, Report
 
 EXAMPLE = """example:
   claimwise rubrics lint data/vr50k/examples.parquet
+  claimwise rubrics write --examples ours.jsonl --model Qwen3-VL-235B-A22B-Instruct --server http://localhost:8000/v1 \\
+      --out data/ours
 
-claimwise rubrics lint --help says more."""
+claimwise rubrics lint --help and claimwise rubrics write --help say more."""
 LINT_EXAMPLE = """example:
   claimwise rubrics lint examples.parquet --json > lint.json
   claimwise rubrics lint examples.parquet --fix mended.parquet
@@ -46,14 +50,15 @@ Exit status: 0 when the lint ran, whatever it found."""
 
 def make_parser() -> CommandParser:
     parser = CommandParser("rubrics", "Look after the rubrics of an example table.", EXAMPLE)
-    parser.add_argument("action", choices=["lint"], help="what to do")
+    parser.add_argument("action", choices=["lint", "write"], help="what to do")
     return parser
 
 
 def main(argv: list[str]) -> int:
-    actions = {"lint": lint}
-    if argv and argv[0] in actions:
-        return actions[argv[0]](argv[1:])
+    if argv and argv[0] == "lint":
+        return lint(argv[1:])
+    if argv and argv[0] == "write":
+        return write(argv[1:])
     make_parser().parse_args(argv)
     return 0
 
