@@ -1,13 +1,13 @@
 """Sampling a policy of transformers: examples become prompts, prompts become responses.
 
-In: a policy, and examples. Out: (response, finish reason) of each, in batches as they are given; the random numbers are
-torch's own.
+In: a policy, and examples. Out: (response, finish reason) of each, in batches as they are given, or token ids and their
+log-probabilities; the random numbers are torch's own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -50,9 +50,19 @@ class Sampler:
             self._last = example, Prompt(ids, pixels, grid)
         return self._last[1]
 
-    @torch.inference_mode()
     def generate(self, prompts: Sequence[Prompt], temperature: float) -> list[tuple[str, str]]:
         """(response, finish reason) of each prompt; temperature 0 is greedy."""
+        tokenizer = self.policy.processor.tokenizer
+        rows = self.generate_ids(prompts, temperature)
+        texts = tokenizer.batch_decode(rows, skip_special_tokens=True)
+        ended = [tokenizer.eos_token_id in row for row in rows]
+        return [(text, "stop" if end else "length") for text, end in zip(texts, ended, strict=True)]
+
+    @torch.inference_mode()
+    def generate_ids(
+        self, prompts: Sequence[Prompt], temperature: float, suppress: Sequence[int] = ()
+    ) -> list[list[int]]:
+        """The tokens of each prompt's response, its end of sequence included where it came to one; none of `suppress`."""
         tokenizer = self.policy.processor.tokenizer
         plain = {"temperature": temperature, "top_k": 0, "top_p": 1.0, "repetition_penalty": 1.0}  # no checkpoint's own
         out = self.policy.model.generate(
@@ -60,12 +70,21 @@ class Sampler:
             max_new_tokens=self.max_new_tokens,
             eos_token_id=tokenizer.eos_token_id,
             pad_token_id=tokenizer.pad_token_id,
+            suppress_tokens=list(suppress) or None,
             **({"do_sample": True, **plain} if temperature else {"do_sample": False, "repetition_penalty": 1.0}),
         )
         rows = out[:, max(len(prompt.ids) for prompt in prompts) :].tolist()
-        ended = [tokenizer.eos_token_id in row for row in rows]
-        texts = tokenizer.batch_decode(rows, skip_special_tokens=True)
-        return [(text, "stop" if end else "length") for text, end in zip(texts, ended, strict=True)]
+        end = tokenizer.eos_token_id
+        return [row[: row.index(end) + 1] if end in row else row for row in rows]
+
+    @torch.inference_mode()
+    def log_probs(self, prompts: Sequence[Prompt], responses: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+        """The log-probability of each token of the given responses, (T,) each, at temperature 1."""
+        whole = [replace(prompt, ids=[*prompt.ids, *ids]) for prompt, ids in zip(prompts, responses, strict=True)]
+        inputs = self._batch(whole)  # padded on the left: a response ends where its row ends
+        logp = self.policy.model(**inputs).logits[:, :-1].float().log_softmax(-1)
+        logp_bt = logp.gather(-1, inputs["input_ids"][:, 1:, None]).squeeze(-1)
+        return [row[len(row) - len(ids) :] for row, ids in zip(logp_bt, responses, strict=True)]
 
     def _batch(self, prompts: Sequence[Prompt]) -> dict[str, torch.Tensor]:
         """The model's inputs, padded on the left."""

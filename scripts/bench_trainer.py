@@ -10,7 +10,6 @@ import contextlib
 import math
 import random
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -24,7 +23,8 @@ DESCRIPTION = """What the trainer costs beside stock TRL 1.16, and that arm `ans
   overhead_ci               95% interval of that ratio over the pairs of runs
   advantages_s              seconds for 192 x 12 responses x 7 criteria x 2,048 tokens on one core
   max_loss_diff_answer_arm  largest difference of a loss between arm `answer` and stock TRL, same seed
-  shared_base_extra_mb      null: one base with two adapters is not part of the trainer yet"""
+  shared_base_extra_mb      megabytes that a verifier takes as second adapter on the policy's base
+  own_base_extra_mb         megabytes that it takes on a base of its own (about 225 MB of weights)"""
 EXAMPLE = "example:\n  claimwise bench trainer --json"
 SETTINGS = {
     "per_device_train_batch_size": 64, "num_generations": 8, "max_completion_length": 64, "bf16": False, "use_cpu": True,
@@ -46,6 +46,7 @@ def measure(args) -> dict:
 
     from ..verifier.errors import InputError
     from ..verifier.progress import only_our_bars
+    from . import shared_base_memory as memory
 
     if args.pairs < 2 or args.steps < 2:
         raise InputError("pairs and steps must be at least 2: an interval needs two runs, and a first step is left out")
@@ -58,14 +59,15 @@ def measure(args) -> dict:
     finally:
         torch.set_num_threads(threads)
     ratio, interval = mean_ratio(ratios)
-    print("shared_base_extra_mb is null: one base with two adapters is not part of the trainer yet", file=sys.stderr)
+    shared, apart = memory.measure()
     return {
         "override_share": round(share, 5),
         "overhead_vs_trl": round(ratio, 4),
         "overhead_ci": [round(end, 4) for end in interval],
         "advantages_s": round(advantages_seconds(), 3),
         "max_loss_diff_answer_arm": difference,
-        "shared_base_extra_mb": None,
+        "shared_base_extra_mb": round(shared, 1),
+        "own_base_extra_mb": round(apart, 1),
     }
 
 

@@ -29,6 +29,7 @@ COMMANDS = {
     "agree": "how far two verdict tables agree",
     "fidelity": "whether a judge's verdicts lead to the credit that the reference's lead to",
     "compare": "two judges pair by pair: with and without the image, or two verifiers",
+    "study": "experiments on digits: what the arms of the credit and the judges differ in",
     "audit": "what is wrong with rubrics: criteria that contradict the image",
     "credit": "the advantage of every token of one group of responses",
     "align": "find a quote in a response",

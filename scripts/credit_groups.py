@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from ..eval.fidelity import GroupCredit, fidelity
-from ..trainer.credit import ARMS, Arm, PitfallSetting, ScoredResponse, token_advantages
+from ..trainer.credit import ARMS, PLACEBO, Arm, PitfallSetting, ScoredResponse, token_advantages
 from ..verifier.errors import InputError
 from ..verifier.schema import Example, Rollout, Verdict
 
 RUBRIC_ALONE = (0.0, 0.0, 1.0)
-RUBRIC_ARMS: tuple[Arm, ...] = tuple(arm for arm in ARMS if arm != "answer")
+RUBRIC_ARMS: tuple[Arm, ...] = tuple(arm for arm in ARMS if arm not in ("answer", PLACEBO))
 Group = tuple[Example, list[Rollout]]
 
 

@@ -41,9 +41,10 @@ def test_a_small_run(capsys):
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert set(figures) == {
         "override_share", "overhead_vs_trl", "overhead_ci", "advantages_s", "max_loss_diff_answer_arm",
-        "shared_base_extra_mb",
+        "shared_base_extra_mb", "own_base_extra_mb",
     }  # fmt: skip
-    assert figures["max_loss_diff_answer_arm"] == 0 and figures["shared_base_extra_mb"] is None
+    assert figures["max_loss_diff_answer_arm"] == 0
+    assert figures["shared_base_extra_mb"] < figures["own_base_extra_mb"] / 4
     assert 0 < figures["override_share"] < 1 and figures["advantages_s"] > 0
     low, high = figures["overhead_ci"]
     assert low < figures["overhead_vs_trl"] < high

@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 from claimwise.trainer.in_loop import InLoopAgreement, Sample, draw, weighted_agreement
 from claimwise.verifier.schema import Criterion, Example, Rollout, Verdict
+from claimwise.verifier.tables import read_verdicts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, cohen_kappa_score
@@ -110,7 +111,8 @@ def test_samples_come_back_with_their_step_weight_and_criterion(tmp_path):
     watch.observe(3, judged(8, 2))
     figures = watch.close()
     # 8 yes, all shared; 2 no, none shared
-    assert figures == {"agreement": pytest.approx(0.8), "kappa": pytest.approx(0), "sampled": 4}
+    assert (figures["agreement"], figures["kappa"], figures["sampled"]) == (pytest.approx(0.8), pytest.approx(0), 4)
+    assert (figures["teacher_missing"], figures["escalated"], figures["alarms"]) == (0, 0, [])
     rows = [json.loads(line) for line in (tmp_path / "in_loop" / "samples.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [3] * 4 and sorted(row["weight"] for row in rows) == [1, 1, 4, 4]
     for row in rows:
@@ -161,26 +163,30 @@ def test_a_slow_teacher_does_not_hold_up_the_training(tmp_path):
     assert [s.step for s in watch.samples] == [0] * 4 + [1] * 4 + [2] * 4
 
 
-def test_a_failing_teacher_is_raised_at_collect(tmp_path):
-    gate = threading.Event()
-    watch = InLoopAgreement(Teacher(gate, RuntimeError("the server is gone")), 4, tmp_path, seed=0)
-    assert watch.observe(0, judged(4, 4)) == {}
-    gate.set()
-    with pytest.raises(RuntimeError, match="the server is gone"):
-        watch.collect(wait=True)
-    assert watch.close()["sampled"] == 0
+def test_a_failing_teacher_is_a_missing_verdict(tmp_path):
+    """Counted, with its reason, and no error: the training goes on."""
+    watch = InLoopAgreement(Teacher(failure=RuntimeError("the server is gone")), 4, tmp_path, seed=0)
+    assert watch.observe(0, judged(4, 4)) in ({}, {"judge/teacher_missing": 1.0, "judge/alarms": 0})
+    watch.collect(wait=True)
+    assert watch.observe(1, []) == {"judge/teacher_missing": 1.0, "judge/alarms": 0}
+    figures = watch.close()
+    assert (figures["agreement"], figures["sampled"], figures["teacher_missing"]) == (None, 4, 4)
+    assert {v.error for v in read_verdicts(tmp_path / "teacher.jsonl")} == {"RuntimeError: the server is gone"}
 
 
-def test_a_failing_teacher_ends_the_pool_at_close(tmp_path):
+def test_a_run_at_its_end_gives_up_on_a_teacher_that_is_gone(tmp_path):
+    """Ten steps are owed; three are answered by failures, one more may be on its way, the rest is asked no more."""
     gate = threading.Event()
-    watch = InLoopAgreement(Teacher(gate, RuntimeError("the server is gone")), 4, tmp_path, seed=0)
-    for step in range(3):
+    watch = InLoopAgreement(Teacher(gate, RuntimeError("the server is gone")), 2, tmp_path, seed=0)
+    for step in range(10):
         watch.observe(step, judged(4, 4))
     gate.set()
-    with pytest.raises(RuntimeError, match="the server is gone"):
-        watch.close()
-    with pytest.raises(RuntimeError, match="shutdown"):
-        watch.observe(3, judged(4, 4))
+    assert watch.close()["teacher_missing"] == 20
+    reasons = [s.teacher.error for s in watch.samples]
+    assert set(reasons[:6]) == {"RuntimeError: the server is gone"} and len(reasons) == 20
+    assert set(reasons) <= {reasons[0], "not asked: the teacher had no answer to 3 steps in a row"}
+    with pytest.raises(RuntimeError, match="after the end"):
+        watch.observe(10, judged(4, 4))
 
 
 def test_a_run_that_is_gone_on_with_has_each_step_once(tmp_path):

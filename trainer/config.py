@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from trl import GRPOConfig
 
 from ..verifier.errors import InputError
+from .alarms import BAD, HEALTHY
 from .credit import ARMS, PITFALLS, resolve_budget
 
 # What TRL derives from one advantage per sequence, and so cannot take one per token.
@@ -16,6 +17,7 @@ _SEQUENCE_LEVEL = {
     "scale_rewards": ("group", "each component is standardised within its group"),
     "multi_objective_aggregation": ("sum_then_normalize", "the arm says how the parts are added"),
 }
+ACTIONS = ("warn", "escalate", "refresh", "stop")
 _REFUSED_LOSSES = {"vespo": "it weighs whole sequences", "luspo": "it is not shown right with advantages per token"}
 
 
@@ -27,13 +29,33 @@ class RubricGRPOConfig(GRPOConfig):
     examples: str = field(default="", metadata={"help": "example table to train on"})
     verifier: str = field(default="", metadata={"help": "adapter folder of the judge; `oracle` in the digits world"})
     verifier_base: str = field(default="", metadata={"help": "its base, where not the one that it names"})
-    teacher: str = field(default="", metadata={"help": "who checks sampled verdicts: `oracle`, or empty for nobody"})
+    verifier_server: str = field(default="", metadata={"help": "address where `claimwise serve` runs the verifier"})
+    shared_base: bool = field(
+        default=False, metadata={"help": "the verifier as a second adapter on the policy's base; needs lora_r"}
+    )
+    teacher: str = field(
+        default="",
+        metadata={"help": "who checks sampled verdicts: `oracle`, the address of an OpenAI-compatible server (its key is "
+                  "read from OPENAI_API_KEY), or empty for nobody"},
+    )  # fmt: skip
+    teacher_model: str = field(default="", metadata={"help": "the teacher's name on its server"})
     arm: str = field(default="prefix", metadata={"help": f"where credit goes: {', '.join(ARMS)}"})
     budget: str = field(default="paper", metadata={"help": "paper, release-sequence, release-prefix, or A,F,R"})
     pitfalls: str = field(default="veto", metadata={"help": f"what a pitfall does: {', '.join(PITFALLS)}"})
     match_rms: bool = field(default=False, metadata={"help": "divide a batch's advantages by their RMS"})
     max_missing: float = field(default=0.5, metadata={"help": "stop when more of a step's verdicts are missing (0..1)"})
     sampled_verdicts: int = field(default=8, metadata={"help": "verdicts that go to the teacher per step"})
+    on_alarm: str = field(default="warn", metadata={"help": f"when the judge has got worse: {', '.join(ACTIONS)}"})
+    healthy_agreement: float = field(
+        default=HEALTHY, metadata={"help": "agreement with the teacher that is as it should be (0..1)"}
+    )
+    bad_agreement: float = field(default=BAD, metadata={"help": "agreement that is to raise an alarm soon (0..1)"})
+    escalate_budget: int = field(
+        default=1000, metadata={"help": "verdicts of the whole run that `escalate` may ask the teacher for"}
+    )
+    escalate_band: float = field(
+        default=0.3, metadata={"help": "`escalate` asks where P(yes) is within this of 0.5 (0..0.5)"}
+    )
     eval_examples: str = field(default="", metadata={"help": "example table for evaluations (see eval_strategy)"})
     lora_r: int = field(default=0, metadata={"help": "rank of a LoRA adapter; 0: all weights are trained"})
     lora_alpha: int = field(default=32, metadata={"help": "scale of the adapter"})
@@ -43,9 +65,11 @@ class RubricGRPOConfig(GRPOConfig):
     )
 
     def __post_init__(self) -> None:
-        for name, value, allowed in (("arm", self.arm, ARMS), ("pitfalls", self.pitfalls, PITFALLS)):
-            if value not in allowed:
-                raise InputError(f"{name} is {value!r}; it must be one of {', '.join(allowed)}")
+        for name, allowed in (("arm", ARMS), ("pitfalls", PITFALLS), ("on_alarm", ACTIONS)):
+            if getattr(self, name) not in allowed:
+                raise InputError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(allowed)}")
+        self._check_judge()
+        self._check_watching()
         budget = resolve_budget(self.budget)
         if not 0 <= self.max_missing <= 1:
             raise InputError(f"max_missing is {self.max_missing}; it is a share, 0..1")
@@ -59,6 +83,36 @@ class RubricGRPOConfig(GRPOConfig):
         super().__post_init__()
         if self.arm != "answer":
             self._refuse_sequence_level()
+
+    def _check_judge(self) -> None:
+        if self.shared_base and not self.lora_r:
+            raise InputError("shared_base is set, but the policy trains all its weights; set lora_r, say 16")
+        if self.shared_base and (self.verifier_server or self.verifier_base or self.verifier in ("", "oracle")):
+            raise InputError("shared_base takes the verifier's adapter folder alone: set verifier to it, no other base")
+        if self.verifier_server and self.verifier in ("", "oracle"):
+            raise InputError("verifier_server is set; set verifier to the folder of the adapter that it serves")
+
+    def _check_watching(self) -> None:
+        if self.teacher not in ("", "oracle"):
+            if not self.teacher.startswith(("http://", "https://")):
+                raise InputError(
+                    f"teacher is {self.teacher!r}; it must be oracle, a server's address like http://localhost:8000/v1, "
+                    "or empty for nobody"
+                )
+            if not self.teacher_model:
+                raise InputError(f"teacher is the server {self.teacher}; set teacher_model, its model's name")
+        elif self.teacher_model:
+            raise InputError("teacher_model is set, but teacher is no server's address; set teacher, or remove it")
+        if not 0 < self.bad_agreement < self.healthy_agreement < 1:
+            raise InputError(
+                f"bad_agreement is {self.bad_agreement} and healthy_agreement {self.healthy_agreement}; it must be "
+                "0 < bad_agreement < healthy_agreement < 1"
+            )
+        if self.escalate_budget < 0 or not 0 <= self.escalate_band <= 0.5:
+            raise InputError(
+                f"escalate_budget is {self.escalate_budget} and escalate_band {self.escalate_band}; they must be at "
+                "least 0, and 0..0.5"
+            )
 
     def _refuse_sequence_level(self) -> None:
         for key, (needed, why) in _SEQUENCE_LEVEL.items():

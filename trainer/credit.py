@@ -9,6 +9,12 @@ criterion, and the characters of each token. Out: `GroupCredit`, one float64 per
     component   b_ans z(a) + b_fmt z(f) + b_rub sum_j rho_j z(s_j)    every token
     prefix      the same, but term j only up to the last token of its span
     span        the same, but term j only within its span
+    prefix-shuffled   a placebo for studies: as prefix, but the located spans of a response have changed places among
+                its criteria, so that the masks are as long as before and stand in the wrong places
+
+The shuffle is a derangement (no criterion keeps its own span), drawn uniformly from the response's located spans and a
+seed, so that a run repeats and the order of the responses does not matter. A response with one located span keeps it; a
+vetoed one looks the same shuffled, since all its criteria bear the pitfall's span.
 
 A criterion without a span credits the whole response; so does one whose span shares no character with any token (it is
 empty, or lies between tokens), since it points at nothing. Pure: numpy only. A GRPO trainer calls this once per group
@@ -29,11 +35,23 @@ from ..verifier.schema import Criterion
 from .group_scores import PITFALLS, GroupScores, IntArray, PitfallSetting, ScoredResponse, is_credited, score_group
 from .group_statistics import FloatArray, weighted_sum, z_of_sum, z_scores
 
-__all__ = ["ARMS", "BUDGETS", "PITFALLS", "Arm", "Budget", "GroupCredit", "PitfallSetting", "Rewards", "ScoredResponse"]
+__all__ = [
+    "ARMS",
+    "BUDGETS",
+    "PITFALLS",
+    "PLACEBO",
+    "Arm",
+    "Budget",
+    "GroupCredit",
+    "PitfallSetting",
+    "Rewards",
+    "ScoredResponse",
+]
 __all__ += ["Term", "criterion_weights", "resolve_budget", "token_advantages"]
 
-Arm = Literal["answer", "scalar", "scalar-z", "component", "prefix", "span"]
-ARMS: tuple[Arm, ...] = ("answer", "scalar", "scalar-z", "component", "prefix", "span")
+Arm = Literal["answer", "scalar", "scalar-z", "component", "prefix", "prefix-shuffled", "span"]
+ARMS: tuple[Arm, ...] = ("answer", "scalar", "scalar-z", "component", "prefix", "prefix-shuffled", "span")
+PLACEBO: Arm = "prefix-shuffled"
 MINIMAL_RMS = 1e-8  # advantages below it are rounding; dividing by it would blow them up
 
 
@@ -146,11 +164,13 @@ def token_advantages(
     budget: str | Sequence[float] = "paper",
     pitfalls: PitfallSetting = "veto",
     match_rms: bool = False,
+    shuffle_seed: Sequence[int] = (),
 ) -> GroupCredit:
     """The credit of one group: G >= 2 responses to one example.
 
-    `match_rms` divides by the root mean square over all tokens of the group, unless that is below 1e-8. Raises
-    InputError, naming response and criterion, where the input cannot be used.
+    `match_rms` divides by the root mean square over all tokens of the group, unless that is below 1e-8. `shuffle_seed`,
+    numbers >= 0, varies the placebo from group to group; the other arms do not read it. Raises InputError, naming
+    response and criterion, where the input cannot be used.
     """
     for name, value, allowed in (("arm", arm, ARMS), ("pitfalls", pitfalls, PITFALLS)):
         if value not in allowed:
@@ -159,9 +179,10 @@ def token_advantages(
     weights = criterion_weights(criteria, pitfalls)
     scores = score_group(criteria, responses, pitfalls)
     rubric_g = weighted_sum(scores.holds_gj, np.array(list(weights.values())))
-    by_component = arm in ("component", "prefix", "span")
+    by_component = arm in ("component", "prefix", "span", PLACEBO)
     if by_component:
-        terms = _terms_of_components(arm, shares, scores, weights)
+        last_gj = _shuffled(scores, shuffle_seed) if arm == PLACEBO else scores.last_gj
+        terms = _terms_of_components(arm, shares, scores, weights, last_gj)
     else:
         terms = _terms_of_parts(arm, shares, scores, rubric_g)
     advantages, rms = _add_up(terms, scores.tokens_g)
@@ -188,7 +209,9 @@ def _terms_of_parts(arm: Arm, budget: Budget, scores: GroupScores, rubric_g: Flo
     return tuple(_whole(name, shares[k], values_gk[:, k], z_gk[:, k], scores) for k, name in enumerate(Budget._fields))
 
 
-def _terms_of_components(arm: Arm, budget: Budget, scores: GroupScores, weights: dict[str, float]) -> tuple[Term, ...]:
+def _terms_of_components(
+    arm: Arm, budget: Budget, scores: GroupScores, weights: dict[str, float], last_gj: IntArray
+) -> tuple[Term, ...]:
     """The arms with a term for each criterion: everywhere, up to its span's end, or within its span."""
     values = {"answer": scores.answer_g, "format": scores.format_g}
     terms = [_whole(name, getattr(budget, name), u_g, z_scores(u_g), scores) for name, u_g in values.items()]
@@ -196,9 +219,25 @@ def _terms_of_components(arm: Arm, budget: Budget, scores: GroupScores, weights:
     for j, (criterion_id, rho) in enumerate(weights.items()):
         term = _whole(criterion_id, budget.rubric * rho, scores.holds_gj[:, j], z_gj[:, j], scores)
         first_g = scores.first_gj[:, j] if arm == "span" else term.first_g
-        last_g = scores.last_gj[:, j] if arm in ("prefix", "span") else term.last_g
+        last_g = term.last_g if arm == "component" else last_gj[:, j]
         terms.append(Term(term.name, term.share, term.value_g, term.z_g, first_g, last_g))
     return tuple(terms)
+
+
+def _shuffled(scores: GroupScores, seed: Sequence[int]) -> IntArray:
+    """`last_gj` with the located spans of each response deranged among its criteria: uniform permutations are drawn until
+    one leaves no span in its place. Seeded by the response's own spans, not by its number in the group."""
+    last_gj = scores.last_gj.copy()
+    for g, located_j in enumerate(scores.located_gj):
+        own = np.flatnonzero(located_j)
+        if len(own) < 2:
+            continue
+        rng = np.random.default_rng([*seed, *scores.first_gj[g, own], *scores.last_gj[g, own], int(scores.tokens_g[g])])
+        order = rng.permutation(len(own))
+        while (order == np.arange(len(own))).any():
+            order = rng.permutation(len(own))
+        last_gj[g, own] = scores.last_gj[g, own[order]]
+    return last_gj
 
 
 def _whole(name: str, share: float, value_g: FloatArray, z_g: FloatArray, scores: GroupScores) -> Term:

@@ -9,24 +9,28 @@ generated the completions: transformers, vLLM or a rollout function.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
-from accelerate.utils import gather_object
+from accelerate.utils import broadcast_object_list, gather_object
 
 from ..verifier.errors import InputError
-from ..verifier.schema import Example, Judge
+from ..verifier.schema import Example, Judge, Verdict
+from .actions import AlarmActions, check_actions
 from .config import RubricGRPOConfig
 from .credit import MINIMAL_RMS, Arm, GroupCredit, PitfallSetting, ScoredResponse, criterion_weights, token_advantages
 from .credit_log import credit_figures, verdict_figures
 from .group_statistics import FloatArray
-from .in_loop import InLoopAgreement
+from .in_loop import InLoopAgreement, Judged
 from .judging import Judgement, judge_completions, refuse_too_many_missing, rollouts_of
 from .prompts import by_id, prompts_of
 from .resume import ResumableGRPOTrainer
 from .rewards import answer_reward, format_reward
+from .shared_base import SharedBaseJudge
 
 __all__ = ["Judgement", "RubricGRPOTrainer", "prompts_of"]
 
@@ -55,17 +59,30 @@ class RubricGRPOTrainer(ResumableGRPOTrainer):
         self.examples = by_id([*examples, *eval_examples])
         for example in self.examples.values():
             _check_weights(example, args.pitfalls)
+        check_actions(args, judge, teacher)
         self.judge, self.settings = judge, args
         self.in_loop = None
-        if teacher is not None and judge is not None and args.sampled_verdicts and args.process_index == 0:
-            folder = Path(args.output_dir or ".") / "in_loop"
-            self.in_loop = InLoopAgreement(teacher, args.sampled_verdicts, folder, args.seed)
+        self._watching = teacher is not None and judge is not None and args.sampled_verdicts > 0
+        if self._watching and teacher is not None and args.process_index == 0:
+            self.in_loop = InLoopAgreement(
+                teacher,
+                args.sampled_verdicts,
+                Path(args.output_dir or ".") / "in_loop",
+                args.seed,
+                examples=self.examples,
+                healthy=args.healthy_agreement,
+                bad=args.bad_agreement,
+            )
         args.reward_weights = [*(args.reward_weights or [])[:2], *[0.0] * len(monitors)]
         rewards = [answer_reward, format_reward, *monitors]
         if eval_examples:
             kwargs["eval_dataset"] = prompts_of(eval_examples)
         super().__init__(model, reward_funcs=rewards, args=args, train_dataset=prompts_of(examples), **kwargs)
+        if isinstance(judge, SharedBaseJudge):
+            judge.attach(self.model)
         self._eval_batches = 0
+        self.actions = AlarmActions(args, self.in_loop)
+        self.add_callback(self.actions)
 
     def _generate(self, prompts) -> Any:
         """TRL's, for batches that mix examples with and without an image: its None for "no image" is what vLLM takes, but
@@ -83,6 +100,9 @@ class RubricGRPOTrainer(ResumableGRPOTrainer):
         undecided = [own and bool((e.answer or "").strip()) for own, e in zip(unknown, examples, strict=True)]
         rollouts, offsets = rollouts_of(self._tokenizer, examples, completion_ids_list, self._rollout_ids(len(inputs)))
         self._judged = gather_object(judge_completions(self.judge, examples, rollouts, offsets, undecided))
+        self._as_judged = self._judged
+        if self._watching and self.settings.on_alarm == "escalate" and self._mode_and_group()[0] == "train":
+            self._judged = self._escalate(self._judged)
         verdicts = [verdict for judgement in self._judged for verdict in judgement.asked]
         refuse_too_many_missing(verdicts, self.settings.max_missing, f"step {self.state.global_step}")
         for row, judgement in enumerate(self._judged):
@@ -97,12 +117,12 @@ class RubricGRPOTrainer(ResumableGRPOTrainer):
             return output
         mode, generations = self._mode_and_group()
         figures = verdict_figures(self._judged)
-        if mode == "train":
-            self._watch(self._judged)
         if generations > 1:  # an evaluation may take one response per example: nothing to compare it with
             credits = self._credit(self._judged, self._rewards_nk[:, :2].tolist(), generations)
             masks = self._loss_masks(output, len(inputs))
             figures |= credit_figures(credits, self._use(output, credits, masks, len(inputs)), masks)
+        if mode == "train" and self._watching:
+            figures |= self._watch(self._as_judged, figures.get("rubric/reward", float("nan")))
         for key, value in figures.items():
             self._metrics[mode][key].append(value)
         return output
@@ -126,13 +146,29 @@ class RubricGRPOTrainer(ResumableGRPOTrainer):
         when = f"{'step' if mode == 'train' else 'eval'}{self.state.global_step:05d}"
         return [f"{when}-{batch}-{self.accelerator.process_index}-{i:03d}" for i in range(count)]
 
-    def _watch(self, everyone: Sequence[Judgement]) -> None:
-        """A sample of the verdicts goes to the teacher, from the main process."""
-        if self.in_loop is None:
-            return
-        judged = [(self.examples[j.rollout.example_id], j.rollout, v) for j in everyone for v in j.verdicts]
-        for key, value in self.in_loop.observe(self.state.global_step, judged).items():
-            self._metrics["train"][key].append(value)
+    def _watch(self, everyone: Sequence[Judgement], reward: float) -> dict[str, float]:
+        """A sample of the verdicts goes to the teacher, from the main process; all processes act on alarms."""
+        figures = {}
+        if self.in_loop is not None:
+            known = None if np.isnan(reward) else reward
+            figures = self.in_loop.observe(self.state.global_step, self._triples(everyone), known)
+        self.actions.look()
+        return figures
+
+    def _escalate(self, everyone: Sequence[Judgement]) -> list[Judgement]:
+        """The judgements with the teacher's verdicts in place of uncertain ones, the same in all processes."""
+        replaced: list[dict[int, Verdict]] = [{}]
+        if self.in_loop is not None:
+            step, args = self.state.global_step, self.settings
+            triples = self._triples(everyone)
+            replaced = [self.in_loop.escalate(step, triples, args.escalate_budget, args.escalate_band)]
+            self._metrics["train"]["judge/escalated"].append(len(replaced[0]))
+        broadcast_object_list(replaced)
+        numbers = count()
+        return [replace(j, verdicts=[replaced[0].get(next(numbers), v) for v in j.verdicts]) for j in everyone]
+
+    def _triples(self, everyone: Sequence[Judgement]) -> list[Judged]:
+        return [(self.examples[j.rollout.example_id], j.rollout, v) for j in everyone for v in j.verdicts]
 
     def _credit(self, everyone: Sequence[Judgement], rewards, generations: int) -> list[GroupCredit]:
         """One credit per group of `generations` completions, over all processes."""
@@ -152,6 +188,7 @@ class RubricGRPOTrainer(ResumableGRPOTrainer):
                     arm=cast(Arm, args.arm),
                     budget=args.budget,
                     pitfalls=cast(PitfallSetting, args.pitfalls),
+                    shuffle_seed=(args.seed, self._step, first),
                 )
             )
         return credits

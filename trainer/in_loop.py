@@ -1,34 +1,35 @@
 """The verifier watched while it trains a policy: a sample of its verdicts goes to the teacher.
 
-In: each step's verdicts. Out: rolling agreement and kappa, and `samples.jsonl`, a line per sampled verdict with its
-weight. The sample is drawn by verdict (half yes, half no as far as they go), so overall rates weigh each sampled
-verdict by the inverse of its chance to be drawn. The teacher answers in the background. A run that is gone on with
-keeps the samples of the steps before the one that it starts from.
+In: each step's verdicts. Out: rolling agreement and kappa, alarms where they fall, and the files of `samples`. The sample
+is drawn by verdict (half yes, half no as far as they go), so overall rates weigh each sampled verdict by the inverse of
+its chance to be drawn. The teacher answers in the background and holds up no step. A run that is gone on with keeps the
+samples of the steps before the one that it starts from, asks again for what the teacher still owed on them, and so comes
+to the same alarms.
 """
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from itertools import takewhile
 from pathlib import Path
+from statistics import median
+from typing import Any
 
-from ..verifier.rundir import write_atomic
-from ..verifier.schema import Example, Judge, Rollout, Verdict
+from tqdm import tqdm
 
-Judged = tuple[Example, Rollout, Verdict]
+from ..verifier.cascade import Band, uncertain
+from ..verifier.schema import Example, Judge, Verdict
+from ..verifier.tables import read_rollouts
+from .alarms import BAD, HEALTHY, Alarm, Alarms, RisingAndFalling, row_of
+from .background import BackgroundTeacher, Judged
+from .samples import Drawn, Sample, SampleFiles, agreement_interval, weighted_agreement
 
+__all__ = ["InLoopAgreement", "Judged", "Sample", "draw", "weighted_agreement"]
 
-@dataclass(frozen=True)
-class Sample:
-    """A verdict of the judge beside the teacher's. `weight` is one over its chance to be drawn."""
-
-    step: int
-    weight: float
-    judge: Verdict
-    teacher: Verdict
+GIVE_UP = 3  # steps in a row on which the teacher knows nothing, after which a run at its end waits for no more
 
 
 def draw(judged: Sequence[Judged], count: int, rng: random.Random) -> list[tuple[Judged, float]]:
@@ -44,86 +45,179 @@ def draw(judged: Sequence[Judged], count: int, rng: random.Random) -> list[tuple
     ]
 
 
-def weighted_agreement(samples: Sequence[Sample]) -> dict[str, float | None]:
-    """Agreement and Cohen's kappa over the known pairs, weighted; None where they are not defined."""
-    cell = {(a, b): 0.0 for a in (True, False) for b in (True, False)}
-    for s in samples:
-        if s.teacher.verdict is not None:
-            cell[s.teacher.verdict, bool(s.judge.verdict)] += s.weight
-    total = sum(cell.values())
-    if not total:
-        return {"agreement": None, "kappa": None}
-    agreement = (cell[True, True] + cell[False, False]) / total
-    yes_a, yes_b = (cell[True, True] + cell[True, False]) / total, (cell[True, True] + cell[False, True]) / total
-    chance = yes_a * yes_b + (1 - yes_a) * (1 - yes_b)
-    return {"agreement": agreement, "kappa": (agreement - chance) / (1 - chance) if chance < 1 - 1e-12 else None}
-
-
 class InLoopAgreement:
-    """Draws from each step, asks the teacher in the background, keeps and writes what comes back."""
+    """Draws from each step, asks the teacher in the background, keeps and writes what comes back.
 
-    def __init__(self, teacher: Judge, per_step: int, folder: Path, seed: int, window: int = 10):
-        self.teacher, self.per_step, self.window, self.seed = teacher, per_step, window, seed
-        self.path = folder / "samples.jsonl"
-        self.samples = _read(self.path)
-        self._started = False
-        self._pool = ThreadPoolExecutor(1)
-        self._pending: list[tuple[int, list[tuple[Judged, float]], Future]] = []
+    `examples` by id are needed to ask again for what an interrupted run was owed. `alarms` are all so far; `healthy` and
+    `bad` are the agreements that their tests tell apart.
+    """
 
-    def observe(self, step: int, judged: Sequence[Judged]) -> dict[str, float]:
-        """Samples a step's verdicts and returns the rolling figures of what the teacher has answered so far."""
-        if not self._started:
-            self._start(step)
+    def __init__(
+        self,
+        teacher: Judge,
+        per_step: int,
+        folder: Path,
+        seed: int,
+        window: int = 10,
+        examples: Mapping[str, Example] | None = None,
+        healthy: float = HEALTHY,
+        bad: float = BAD,
+    ):
+        self.teacher, self.per_step, self.window, self.seed = BackgroundTeacher(teacher), per_step, window, seed
+        self.files, self.folder, self.examples = SampleFiles(folder), folder, examples or {}
+        self.samples: list[Sample] = []
+        self.alarms: list[Alarm | RisingAndFalling] = []
+        self.escalated = 0
+        self._tests, self._told, self._started = Alarms(healthy, bad), 0, False
+        self._pending: list[tuple[list[Drawn], Future[list[Verdict]]]] = []
+
+    def start(self, step: float) -> None:
+        """Before step `step`: takes up what an earlier start left, and forgets the steps that are taken again."""
+        if self._started:
+            return
+        self._started = True
+        samples, owed = self.files.read(step)
+        self._cut_escalated(step)
+        self.files.rewrite("alarms.jsonl", ()) if self.folder.is_dir() else None
+        self._take(samples)
+        self._ask_again(owed)
+
+    def observe(self, step: int, judged: Sequence[Judged], reward: float | None = None) -> dict[str, float]:
+        """Samples a step's verdicts and returns the rolling figures of what the teacher has answered so far. `reward`:
+        the step's mean rubric reward."""
+        self.start(step)
         drawn = draw(judged, self.per_step, random.Random(f"{self.seed}-{step}"))
-        future = self._pool.submit(self._ask, [judged for judged, _ in drawn])
-        self._pending.append((step, drawn, future))
+        if drawn:
+            middle = median(len(rollout.response) for _, rollout, _ in judged)
+            rows = [Drawn(step, w, v, len(r.response) > middle, reward) for (_, r, v), w in drawn]
+            chosen = [one for one, _ in drawn]
+            self.files.add_drawn(rows, [rollout for _, rollout, _ in chosen])
+            self._pending.append((rows, self.teacher.ask(chosen)))
         self.collect(wait=False)
-        recent = [s for s in self.samples if s.step > step - self.window]
-        figures = weighted_agreement(recent)
+        return self._figures(step)
+
+    def _figures(self, step: int) -> dict[str, float]:
+        recent = list(takewhile(lambda s: s.step > step - self.window, reversed(self.samples)))
+        figures = {**weighted_agreement(recent)}
+        if (interval := agreement_interval(recent)) is not None:
+            figures |= dict(zip(("agreement_low", "agreement_high"), interval, strict=True))
+        if recent:
+            figures["teacher_missing"] = sum(s.teacher.verdict is None for s in recent) / len(recent)
+            figures["alarms"] = len(self.alarms)
+            figures |= {f"cusum/{name}": test.statistic for name, test in self._tests.tests.items()}
         return {f"judge/{key}": value for key, value in figures.items() if value is not None}
 
-    def _start(self, step: int) -> None:
-        """Forgets the samples of steps that are taken again after an interruption."""
-        self._started = True
-        self.samples = [sample for sample in self.samples if sample.step < step]
-        if self.path.is_file():
-            write_atomic(self.path, "".join(map(_line, self.samples)))
-
-    def _ask(self, drawn: Sequence[Judged]) -> list[Verdict]:
-        verdicts = []
-        for example, rollout, verdict in drawn:
-            criterion = next(c for c in example.criteria if c.id == verdict.criterion_id)
-            verdicts += self.teacher.judge([(replace(example, criteria=(criterion,)), rollout)])
-        return verdicts
-
     def collect(self, wait: bool) -> None:
-        """Takes in what the teacher has answered; `wait` for all of it. A teacher's failure is raised here."""
-        while self._pending and (wait or self._pending[0][2].done()):
-            step, drawn, future = self._pending.pop(0)
-            fresh = [
-                Sample(step, weight, judged[2], teacher)
-                for (judged, weight), teacher in zip(drawn, future.result(), strict=True)
-            ]
-            self.samples += fresh
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("a") as file:
-                file.writelines(map(_line, fresh))
+        """Takes in what the teacher has answered; `wait` for all of it."""
+        while self._pending and (wait or self._pending[0][1].done()):
+            self._take_first()
 
-    def close(self) -> dict[str, float | int | None]:
-        """Waits for the teacher; overall weighted figures and the number of sampled verdicts."""
+    def _take_first(self) -> list[Sample]:
+        """Takes in the earliest that is owed, when it is there."""
+        drawn, future = self._pending[0]
+        fresh = [_answered(one, verdict) for one, verdict in zip(drawn, future.result(), strict=True)]
+        self._pending.pop(0)
+        self.files.add_samples(fresh)
+        self._take(fresh)
+        return fresh
+
+    def _take(self, samples: Sequence[Sample]) -> None:
+        """The samples, and the alarms that they bring, in their order."""
+        self.samples += samples
+        self._raise([alarm for sample in samples for alarm in self._tests.take(sample)])
+
+    def _raise(self, alarms: Sequence[Alarm | RisingAndFalling]) -> None:
+        self.alarms += alarms
+        self.files.append("alarms.jsonl", map(row_of, alarms))
+
+    def take_alarms(self) -> list[Alarm | RisingAndFalling]:
+        """Those that have come since the last call, in a run that is gone on with also those of before."""
+        new = self.alarms[self._told :]
+        self._told = len(self.alarms)
+        return new
+
+    def escalate(self, step: int, judged: Sequence[Judged], budget: int, band: float) -> dict[int, Verdict]:
+        """Once there is an alarm: the teacher's verdicts in place of the uncertain ones, by number. Uncertain is a P(yes)
+        within `band` of 0.5; the least certain first where the rest of the `budget` (verdicts in the whole run) is less.
+        Where the teacher has none, the judge's stands. Waits for the teacher."""
+        self.start(step)
+        self.collect(wait=False)
+        if not any(isinstance(alarm, Alarm) for alarm in self.alarms):
+            return {}
+        near = uncertain([verdict for *_, verdict in judged], Band(0.5 - band, 0.5 + band))
+        chosen = near[: max(0, budget - self.escalated)]
+        if not chosen:
+            return {}
+        asked = [judged[i] for i in chosen]
+        answers = self.teacher.ask(asked, urgent=True).result()
+        self.escalated += len(chosen)
+        self.files.add_rollouts([rollout for _, rollout, _ in asked])
+        rows = (
+            {"step": step, "judge": vars(one[2]), "teacher": vars(v)} for one, v in zip(asked, answers, strict=True)
+        )
+        self.files.append("escalated.jsonl", rows)
+        return {i: verdict for i, verdict in zip(chosen, answers, strict=True) if verdict.verdict is not None}
+
+    def _ask_again(self, owed: Sequence[Drawn]) -> None:
+        """What was drawn before an interruption and never answered, a step at a time as at first."""
+        rollouts = {r.rollout_id: r for r in read_rollouts(self.folder / "rollouts.jsonl")} if owed else {}
+        for step in sorted({one.step for one in owed}):
+            rows = [one for one in owed if one.step == step]
+            chosen = []
+            for one in rows:
+                rollout = rollouts[one.judge.rollout_id]
+                chosen.append((self.examples[rollout.example_id], rollout, one.judge))
+            self._pending.append((rows, self.teacher.ask(chosen)))
+
+    def _cut_escalated(self, step: float) -> None:
+        path = self.folder / "escalated.jsonl"
+        lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.is_file() else []
+        rows = [row for row in map(json.loads, lines) if row["step"] < step]
+        self.escalated = len(rows)
+        if lines:
+            self.files.rewrite("escalated.jsonl", rows)
+
+    def close(self) -> dict[str, Any]:
+        """Waits for what the teacher owes, with a bar; overall weighted figures and the number of sampled verdicts. After
+        three steps in a row on which the teacher knows nothing the rest is missing."""
+        self.start(float("inf"))
         try:
-            self.collect(wait=True)
+            self._wait()
         finally:
-            self._pool.shutdown(cancel_futures=True)
-        return {**weighted_agreement(self.samples), "sampled": len(self.samples)}
+            for _, future in self._pending:
+                future.cancel()
+            self.teacher.close()
+        self._raise(self._tests.end_step())
+        missing = sum(sample.teacher.verdict is None for sample in self.samples)
+        return {
+            **weighted_agreement(self.samples),
+            "agreement_ci": agreement_interval(self.samples),
+            "sampled": len(self.samples),
+            "teacher_missing": missing,
+            "escalated": self.escalated,
+            "alarms": [str(alarm) for alarm in self.alarms],
+        }
+
+    def _wait(self) -> None:
+        self.collect(wait=False)
+        owed, silent = sum(len(drawn) for drawn, _ in self._pending), 0
+        with tqdm(total=owed, desc="the teacher's last verdicts", unit="verdict", disable=not owed) as bar:
+            while self._pending:
+                fresh = self._take_first()
+                silent = 0 if any(sample.teacher.verdict is not None for sample in fresh) else silent + 1
+                bar.update(len(fresh))
+                if silent == GIVE_UP:
+                    self._pending = [(rows, self._given_up(rows, future)) for rows, future in self._pending]
+
+    def _given_up(self, drawn: Sequence[Drawn], future: Future[list[Verdict]]) -> Future[list[Verdict]]:
+        """Missing verdicts in place of those whose turn has not come."""
+        if not future.cancel():
+            return future
+        reason = f"not asked: the teacher had no answer to {GIVE_UP} steps in a row"
+        answered: Future[list[Verdict]] = Future()
+        answered.set_result(self.teacher.missing([one.judge for one in drawn], reason))
+        return answered
 
 
-def _line(sample: Sample) -> str:
-    return json.dumps(asdict(sample)) + "\n"
-
-
-def _read(path: Path) -> list[Sample]:
-    """The samples of an earlier start; a last line that was cut off is left out."""
-    lines = path.read_text().splitlines(keepends=True) if path.is_file() else []
-    rows = [json.loads(line) for line in lines if line.endswith("\n")]
-    return [Sample(r["step"], r["weight"], Verdict(**r["judge"]), Verdict(**r["teacher"])) for r in rows]
+def _answered(one: Drawn, teacher: Verdict) -> Sample:
+    return Sample(one.step, one.weight, one.judge, teacher, one.long, one.reward)

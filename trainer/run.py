@@ -14,17 +14,19 @@ from ..verifier.processor import load_processor
 from ..verifier.progress import only_our_bars, use_bar
 from ..verifier.rundir import open_run, write_atomic
 from ..verifier.schema import Example, Judge
+from .actions import refuse_stopped, stop_for
 from .config import RubricGRPOConfig
 from .grpo import RubricGRPOTrainer
 from .policy import load_policy
+from .shared_base import SharedBaseJudge
 
 RUN_KEYS = (
-    *("model", "examples", "verifier", "verifier_base", "teacher", "arm", "budget", "pitfalls", "match_rms"),
+    *("model", "examples", "verifier", "verifier_base", "teacher", "teacher_model", "arm", "budget", "pitfalls"),
     *("learning_rate", "max_steps", "num_generations", "per_device_train_batch_size", "gradient_accumulation_steps"),
     *("num_iterations", "beta", "loss_type", "temperature", "max_completion_length", "seed", "sampled_verdicts"),
     *("lora_r", "lora_alpha", "load_in_4bit", "num_train_epochs", "steps_per_generation", "mask_truncated_completions"),
     *("lr_scheduler_type", "warmup_steps", "weight_decay", "optim", "max_grad_norm", "epsilon", "epsilon_high", "bf16"),
-    *("top_p", "top_k", "eval_examples", "use_vllm", "world_size"),
+    *("top_p", "top_k", "eval_examples", "use_vllm", "world_size", "match_rms", "verifier_server", "shared_base"),
 )
 
 
@@ -38,8 +40,8 @@ def train(
 ) -> dict:
     """Trains the policy under `config.output_dir`; returns the in-loop figures (of the main process; {} elsewhere). The
     folder then holds the policy with its processor, `log.jsonl` (a row per step), `eval_log.jsonl` (a row per
-    evaluation, if there were any) and `in_loop/samples.jsonl`. A finished folder is left as it is; an unfinished one is
-    gone on with from its last checkpoint."""
+    evaluation, if there were any) and `in_loop/` (see `samples` and `alarms`). A finished folder is left as it is; an
+    unfinished one is gone on with from its last checkpoint, one that an alarm stopped only under another `on_alarm`."""
     main = config.process_index == 0
     folder = _open_together(config, main)
     finished = folder / "finished.json"
@@ -62,10 +64,16 @@ def train(
     )
     use_bar(trainer, f"GRPO {config.arm}", ["reward", "rubric/reward", "judge/agreement"])
     trainer.train(resume_from_checkpoint=_last_checkpoint(folder))
-    figures: dict = {} if trainer.in_loop is None else trainer.in_loop.close()
+    if isinstance(judge, SharedBaseJudge):
+        judge.detach()  # the policy is saved alone
     trainer.save_model(str(folder))
+    figures: dict = {} if trainer.in_loop is None else trainer.in_loop.close()
+    trainer.actions.look()
     if main:
         _write_logs(folder, trainer.state.log_history)
+    if trainer.actions.stopped_by is not None:
+        stop_for(trainer.actions.stopped_by, folder, main)
+    if main:
         write_atomic(finished, json.dumps(figures, indent=2) + "\n")
     trainer.accelerator.wait_for_everyone()
     return figures
@@ -77,6 +85,7 @@ def _open_together(config: RubricGRPOConfig, main: bool) -> Path:
     if main:
         try:
             open_run(config.output_dir or "policy", {"command": "train", **{k: getattr(config, k) for k in RUN_KEYS}})
+            refuse_stopped(Path(config.output_dir or "policy"), config.on_alarm)
         except InputError as error:
             refusal = [str(error)]
     broadcast_object_list(refusal)

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..parser import shows_help
 
+TEACHER_TRIES = 3  # of a call; what is missing then stays missing, since the training goes on
 HELP = """usage: claimwise train --config RECIPE.yaml [--KEY VALUE ...]
 
 Train a policy by GRPO; a verifier judges every rollout, and each criterion's credit goes to the tokens up to the
@@ -16,8 +17,17 @@ Settings come from a YAML recipe and from flags, which win. The most used:
   --model DIR|NAME          the policy
   --examples FILE           examples to train on
   --verifier DIR            the judge's adapter folder; oracle in the digits world
-  --teacher oracle          who checks sampled verdicts while training (default: nobody)
-  --arm answer|scalar|scalar-z|component|prefix|span         where credit goes (default: prefix)
+  --verifier_server URL     where claimwise serve runs it, if not here
+  --shared_base true        the verifier as a second adapter on the policy's own base (with --lora_r)
+  --teacher oracle|URL      who checks sampled verdicts while training, in the background: the digits world's oracle,
+                            or --teacher_model NAME behind a server that speaks OpenAI's chat API (its key is read
+                            from OPENAI_API_KEY); default: nobody
+  --sampled_verdicts N      verdicts that go to the teacher per step (default: 8)
+  --on_alarm warn|escalate|refresh|stop
+                            what to do when the judge no longer agrees with the teacher (default: warn): only say so;
+                            ask the teacher in place of the uncertain verdicts (--escalate_budget in all); write what
+                            another round of distillation needs, with its command; or stop with an error
+  --arm answer|scalar|scalar-z|component|prefix|span         where credit goes (default: prefix; placebo: prefix-shuffled)
   --budget paper|release-sequence|release-prefix|A,F,R       shares of answer, format and rubric
   --pitfalls veto|veto-answer|criterion|off
   --lora_r N                train a LoRA adapter of this rank (default 0: all weights); with --load_in_4bit true: QLoRA
@@ -26,6 +36,9 @@ Settings come from a YAML recipe and from flags, which win. The most used:
   --output_dir DIR          the trained policy's folder
   --learning_rate, --max_steps, --num_generations, --beta, --use_vllm, --report_to, ...   as in trl.GRPOConfig
   --help-all                every setting (loads torch)
+
+What the teacher said goes to OUTPUT_DIR/in_loop: the sampled verdicts (samples.jsonl), the same as verdict tables of
+judge and teacher with their rollouts.jsonl, for claimwise agree and refresh, and the alarms (alarms.jsonl).
 
 example:
   claimwise train --config scripts/recipes/grpo-digits.yaml --examples runs/quickstart/policy-train/examples.parquet \\
@@ -59,10 +72,8 @@ def run(config) -> dict:
         raise InputError("the setting examples is empty; give the path of an example table")
     examples = read_examples(config.examples)
     eval_examples = read_examples(config.eval_examples) if config.eval_examples else []
-    if config.teacher not in ("", "oracle"):
-        raise InputError(f"teacher is {config.teacher!r}; it must be oracle, or empty for nobody")
-    judge = _judge(config.verifier, config.verifier_base)
-    teacher = _judge(config.teacher, "")
+    judge = _verifier(config)
+    teacher = _teacher(config)
     monitors = []
     if "oracle" in (config.verifier, config.teacher):
         from ...distill.oracle import reading_monitor
@@ -71,13 +82,32 @@ def run(config) -> dict:
     return train(config, examples, judge, teacher, monitors, eval_examples)
 
 
-def _judge(name: str, base: str) -> Any:
-    if not name:
-        return None
-    if name == "oracle":
-        from ...distill.oracle import OracleJudge
+def _verifier(config) -> Any:
+    if config.verifier in ("", "oracle"):
+        return _oracle(config.verifier)
+    if config.shared_base:
+        from ...trainer.shared_base import SharedBaseJudge
 
-        return OracleJudge("image")
+        return SharedBaseJudge(config.verifier, config.model)
     from ...verifier.judge import load_judge
 
-    return load_judge(name, base=base or None)
+    base = config.verifier_base or None
+    return load_judge(
+        config.verifier, base=base, **({"server": config.verifier_server} if config.verifier_server else {})
+    )
+
+
+def _teacher(config) -> Any:
+    if config.teacher in ("", "oracle"):
+        return _oracle(config.teacher)
+    from ...verifier.quoting_judge import QuotingJudge
+
+    return QuotingJudge(config.teacher, config.teacher_model, "image", tries=TEACHER_TRIES)
+
+
+def _oracle(name: str) -> Any:
+    if not name:
+        return None
+    from ...distill.oracle import OracleJudge
+
+    return OracleJudge("image")

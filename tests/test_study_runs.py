@@ -1,0 +1,130 @@
+"""What a run of a study measures, and what the systematic annotator writes."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from claimwise.distill.digits import asked_line, gold, make_example, respond, truth_of
+from claimwise.distill.sampling import Sampler
+from claimwise.scripts.study_metrics import measure
+from claimwise.scripts.study_runs import Meter, pictures, systematic
+from claimwise.scripts.study_settings import Cell, StudySettings, numbers, quick
+from claimwise.trainer import RubricGRPOConfig
+from claimwise.verifier.model import load_model
+
+READ = "The {} digit is {}. "
+PLACES = ("top-left", "top-right", "bottom-left", "bottom-right")
+
+
+def example_of(truth):
+    """An example with these digits, asked for the top row; its picture and its criteria do not matter here."""
+    example = make_example(random.Random(0), "test", 0)
+    figures = "".join(map(str, truth))
+    return replace(example, example_id=f"digits-test-0-{figures}", question="What does the top row read?")
+
+
+def says(reads, conclusion, answer):
+    return "".join(READ.format(p, d) for p, d in zip(PLACES, reads, strict=True)) + (
+        f"So the top row reads {conclusion[0]} {conclusion[1]}.\nAnswer: {answer[0]} {answer[1]}"
+    )
+
+
+def test_outcomes_by_hand():
+    """Truth 4 9 7 1, asked for 4 9. First response: reads 9 9 7 1, concludes 4 9 against its own reading, and answers
+    right. Second: all right. Of the digits 3 and 4 of 4; of the 4s and 9s 1 and 2 of 2 right, 1 and 0 swapped."""
+    example = example_of((4, 9, 7, 1))
+    pairs = [(example, says((9, 9, 7, 1), (4, 9), (4, 9))), (example, says((4, 9, 7, 1), (4, 9), (4, 9)))]
+    found = measure(pairs)
+    assert found["digits"] == pytest.approx((3 / 4 + 1) / 2)
+    assert (found["conclusion"], found["answer"]) == (0.5, 1.0)
+    assert found["right answer, wrong reading"] == 0.5
+    assert found["4 and 9 right"] == pytest.approx((1 / 2 + 1) / 2)
+    assert found["4 and 9 swapped"] == pytest.approx(1 / 4) and found["other digits right"] == 1.0
+
+
+def test_what_is_not_read_is_not_read_wrong_and_what_is_not_there_has_no_share():
+    example = example_of((1, 2, 3, 5))
+    found = measure([(example, "So the top row reads 1 2.\nAnswer: 1 2")])
+    assert found["answer"] == 1 and found["right answer, wrong reading"] == 0 and found["digits"] == 0
+    assert found["4 and 9 right"] is None and found["other digits right"] == 0
+
+
+def test_faithfulness_counts_the_readings_that_the_rubric_asks_for():
+    (example,) = pictures("test", 1, "vf")
+    truth, line = truth_of(example), asked_line(example.question)
+    wanted = [c for c in example.criteria if c.dimension == "VF" and not c.is_pitfall]
+    first = next(i for i, place in enumerate(PLACES) if place in wanted[0].text)
+    misread = [(d + 1) % 10 if i == first else d for i, d in enumerate(truth)]
+    rng = random.Random(1)
+    assert measure([(example, respond(rng, truth, line))])["VF"] == 1
+    assert measure([(example, respond(rng, misread, line))])["VF"] == pytest.approx(1 - 1 / len(wanted))
+
+
+def test_clean_criteria_are_true_and_the_systematic_ones_are_true_of_the_swapped_digits():
+    swap = {4: 9, 9: 4}
+    changed = 0
+    for example in pictures("train", 60, "annotator"):
+        truth = truth_of(example)
+        believed = [swap.get(d, d) for d in truth]
+        other = systematic(example)
+        for criteria, digits in ((example.criteria, truth), (other.criteria, believed)):
+            response = respond(random.Random(0), digits, asked_line(example.question))
+            assert [gold(c, response, digits).image for c in criteria] == [not c.is_pitfall for c in criteria]
+        assert other.answer == example.answer and truth_of(other) == truth
+        changed += other.criteria != example.criteria
+        assert (4 in truth or 9 in truth) or other.criteria[:3] == example.criteria[:3]
+    assert changed > 20
+
+
+def test_the_divergence_is_that_of_the_distributions(assets):
+    """k3 over many samples of one response token by token, against the KL of the two distributions themselves."""
+    (example,) = pictures("test", 1, "kl")
+    settings = StudySettings("arm", ["prefix"], ["oracle"], ["paper"], [False], ["digits"], [])
+    config = RubricGRPOConfig(output_dir="", max_completion_length=3, report_to="none", bf16=False)
+    policy = load_model(assets / "policy", dtype=torch.float32)
+    meter = Meter(policy, [example], settings, config)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for weight in policy.model.parameters():
+            weight += 0.02 * torch.randn_like(weight)
+    count, prompt = 600, meter.prompts[0]
+    ids = meter.policy.generate_ids([prompt] * count, 1.0)
+    divergence = meter._divergence([prompt] * count, ids) / count
+    assert divergence > 0.02
+
+    def distributions(sampler: Sampler):
+        with torch.inference_mode():
+            batch = sampler._batch([type(prompt)([*prompt.ids, *row], prompt.pixels, prompt.grid) for row in ids])
+            return sampler.policy.model(**batch).logits.log_softmax(-1)[:, -4:-1]  # what each of the 3 tokens came from
+
+    now, start = distributions(meter.policy), distributions(meter.start)
+    assert {len(row) for row in ids} == {3}
+    exact = (now.exp() * (now - start)).sum(-1).sum(-1)
+    assert divergence == pytest.approx(float(exact.mean()), rel=0.15)
+
+
+def test_measuring_leaves_the_random_numbers_and_the_mode_alone(assets):
+    settings = StudySettings("arm", ["prefix"], ["oracle"], ["paper"], [False], ["digits"], [])
+    config = RubricGRPOConfig(output_dir="", max_completion_length=8, report_to="none", bf16=False)
+    meter = Meter(load_model(assets / "policy", dtype=torch.float32), pictures("test", 2, "rng"), settings, config)
+    meter.policy.policy.model.train()
+    before = torch.random.get_rng_state()
+    meter._measure(0)
+    assert torch.equal(before, torch.random.get_rng_state()) and meter.policy.policy.model.training
+    assert meter.points[0]["kl"] == pytest.approx(0, abs=1e-9)
+
+
+def test_numbers_cells_and_the_quick_version():
+    assert numbers("0-2,5") == [0, 1, 2, 5]
+    settings = StudySettings(
+        "arm", ["prefix", "span"], ["oracle"], ["paper"], [False, True], ["digits"], ["span - prefix"]
+    )
+    cells = settings.cells()
+    assert len({cell.key for cell in cells}) == 4 and settings.pairs() == [("span", "prefix")]
+    assert len({cell.table("arm") for cell in cells}) == 2
+    small = quick(settings)
+    assert numbers(small.seeds) == [0, 1] and small.match_rms == [False] and small.steps == 6
+    assert Cell("2x2", "prefix", "oracle", "paper", True).key == "2x2_prefix_oracle_paper_rms"
