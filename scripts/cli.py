@@ -22,6 +22,7 @@ COMMANDS = {
     "label": "a teacher's verdicts on rollouts, as a verdict table",
     "distill": "train a LoRA verifier on a teacher's verdicts",
     "judge": "a verifier's verdicts on rollouts, as a verdict table",
+    "cascade": "the verifier first, the teacher where it is uncertain, within a budget",
     "push": "upload a verifier to the Hub, with a model card",
     "sft": "cold start: fine-tune a policy on conversations before GRPO",
     "train": "GRPO with the verifier as judge and component-wise prefix credit",
