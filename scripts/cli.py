@@ -23,6 +23,7 @@ COMMANDS = {
     "distill": "train a LoRA verifier on a teacher's verdicts",
     "judge": "a verifier's verdicts on rollouts, as a verdict table",
     "cascade": "the verifier first, the teacher where it is uncertain, within a budget",
+    "serve": "a verifier behind a vLLM server, for judging from elsewhere",
     "push": "upload a verifier to the Hub, with a model card",
     "sft": "cold start: fine-tune a policy on conversations before GRPO",
     "train": "GRPO with the verifier as judge and component-wise prefix credit",

@@ -73,3 +73,12 @@ def world(tmp_path_factory) -> Path:
     from judging import make_world
 
     return make_world(tmp_path_factory.mktemp("judge"))
+
+
+@pytest.fixture(scope="session")
+def vllm_url(assets, tmp_path_factory):
+    """The address of a real vLLM server with the shipped verifier; tests that want it skip where there is no vLLM."""
+    from vllm_server import running
+
+    with running(assets / "verifier", tmp_path_factory.mktemp("vllm")) as url:
+        yield url

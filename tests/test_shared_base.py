@@ -41,7 +41,7 @@ def test_the_verdicts_of_a_separate_model(assets, items, tmp_path):
     alone = load_judge(assets / "verifier", "image", dtype=torch.float32, device="cpu").judge(items)
     beside = judge.judge(items)
     assert [(v.verdict, v.span, v.reading) for v in beside] == [(v.verdict, v.span, v.reading) for v in alone]
-    assert max(abs(a.p_yes - b.p_yes) for a, b in zip(alone, beside, strict=True)) < 1e-5
+    assert max(abs(a.p_yes - b.p_yes) for a, b in zip(alone, beside, strict=True)) < 1e-4
     assert beside == [
         dataclasses.replace(v, created_at=w.created_at, p_yes=w.p_yes) for v, w in zip(alone, beside, strict=True)
     ]

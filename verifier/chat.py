@@ -3,9 +3,10 @@
     async with ChatClient("http://localhost:8000/v1", "Qwen3-VL-235B-A22B") as client:
         answer = await client.ask([{"role": "user", "content": "3 or 4?"}], max_tokens=8)
 
-The very first question goes alone, so that a wrong key, model or address costs one call. Then up to `max_in_flight` go at
-once; a server that is busy (429) halves that, each answer raises it again a little, and Retry-After holds everything back
-for as long as it says. What may pass is asked again after a random, growing pause; the key comes from the environment.
+The very first question goes alone, so that a wrong key, model or address costs one call; where the server fails on this
+question, the others are asked all the same. Up to `max_in_flight` go at once; a server that is busy (429) halves that, each
+answer raises it again a little, and Retry-After holds everything back for as long as it says. What may pass is asked again
+after a random, growing pause; the key comes from the environment.
 Parameters that a server refuses by name are left out from then on and listed in `adapted`.
 """
 
@@ -24,6 +25,7 @@ from .chat_errors import FATAL, RETRIED, ChatError, error_of_status, read_body, 
 from .errors import InputError
 
 BUSY_TRIES = 20  # a rate limit passes; with pauses of up to a minute this is about ten minutes
+FAILED_AT_FIRST = 8  # at least so many questions must fail before a server that has answered none is given up
 LONGEST_PAUSE_S = 60.0
 LONGEST_RETRY_AFTER_S = 3600.0
 
@@ -71,6 +73,7 @@ class ChatClient:
         self.adapted: list[str] = []
         self._softer: dict[str, Any] = {}
         self._fatal: ChatError | None = None
+        self._answering, self._failed = False, 0
         self._gate, self._first = Gate(max_in_flight), asyncio.Lock()
         self._key = os.environ.get(key_env, "").strip()
         if not (self._key.isascii() and self._key.isprintable()):
@@ -87,22 +90,35 @@ class ChatClient:
 
     async def ask(self, messages: list[dict[str, Any]], **params: Any) -> ChatAnswer:
         """The answer. Raises ChatError: after the last try, at once for what another try cannot mend, and without a call
-        once the key, the model or the address has been refused or the first question has failed in all its tries."""
-        async with self._first:  # until the first answer, questions go one by one, each with all its tries
+        once the key, the model or the address has been refused, the first question has found no server in all its tries,
+        or one that has answered nothing fails on question after question."""
+        async with self._first:
             if not self._gate.opened:
-                try:
-                    return await self._ask(messages, params)
-                except ChatError as error:
-                    self._fatal = error if error.kind in RETRIED else self._fatal
-                    raise
-        return await self._ask(messages, params)
+                return await self._judged(messages, params)
+        return await self._judged(messages, params)
+
+    async def _judged(self, messages: list[dict[str, Any]], params: dict[str, Any]) -> ChatAnswer:
+        try:
+            return await self._ask(messages, params)
+        except ChatError as error:
+            if not self._answering and error.kind in RETRIED:
+                self._judge_server(error)
+            raise
+
+    def _judge_server(self, error: ChatError) -> None:
+        """Of a server that has answered nothing: whether it fails on this question only, or is not to be had."""
+        self._failed += 1
+        if error.kind != "server" or self._failed >= max(FAILED_AT_FIRST, 2 * self.max_in_flight):
+            self._fatal = self._fatal or error
+        else:
+            self._gate.open()
 
     async def _ask(self, messages: list[dict[str, Any]], params: dict[str, Any]) -> ChatAnswer:
         from tenacity import AsyncRetrying, retry_if_exception, wait_random_exponential
 
         lost = 0
         async for attempt in AsyncRetrying(
-            retry=retry_if_exception(lambda error: isinstance(error, ChatError) and error.kind in RETRIED),
+            retry=retry_if_exception(self._may_pass),
             stop=lambda state: state.attempt_number >= self._tries(state.outcome),
             wait=wait_random_exponential(multiplier=self.backoff_s, max=LONGEST_PAUSE_S),
             reraise=True,
@@ -117,6 +133,9 @@ class ChatClient:
                 return ChatAnswer(**answer, lost=lost)
         raise AssertionError("tenacity either returns or raises")
 
+    def _may_pass(self, error: BaseException) -> bool:
+        return isinstance(error, ChatError) and error.kind in RETRIED and self._fatal is None
+
     def _tries(self, outcome: Any) -> int:
         return BUSY_TRIES if outcome.exception().kind == "busy" else self.tries
 
@@ -128,8 +147,9 @@ class ChatClient:
                 async with self._gate as ticket:
                     if self._fatal is not None:
                         raise ChatError(self._fatal.kind, self._fatal.message)
-                    body = {"model": self.model, "messages": messages, **self._adapt(params)}  # as known by now
+                    body = self._body(messages, self._adapt(params))  # as known by now
                     answer = await self._post(body, ticket)
+                    self._answering = True
                     self._gate.answered()
                     return answer
             except ChatError as error:
@@ -155,11 +175,17 @@ class ChatClient:
             reason = str(error) or type(error).__name__
             raise ChatError("connection", f"the connection broke off ({reason})", lost=1) from None
         if reply.status_code == 200:
-            return read_body(reply.content, self._key)
+            return self._read(reply.content)
         error = error_of_status(reply.status_code, reply.headers, reply.content, self.url, self._key)
         if error.kind == "busy":
             self._gate.busy(ticket, min(error.retry_after_s, LONGEST_RETRY_AFTER_S))
         raise error
+
+    def _body(self, messages: list[dict[str, Any]], params: dict[str, Any]) -> dict[str, Any]:
+        return {"model": self.model, "messages": messages, **params}
+
+    def _read(self, content: bytes) -> dict[str, Any]:
+        return read_body(content, self._key)
 
     def _adapt(self, params: dict[str, Any]) -> dict[str, Any]:
         """The parameters as this server takes them."""
@@ -188,7 +214,7 @@ def _is_address(url: str) -> bool:
 
 
 class Gate:
-    """How many calls are in flight: one until the first answer, then up to `most`. Additive increase by one for each
+    """How many calls are in flight: one until it is opened, by the first answer at the latest, then up to `most`. Additive increase by one for each
     round of answers, multiplicative decrease by half, once for all calls that were sent before the decrease."""
 
     def __init__(self, most: int):
@@ -215,9 +241,12 @@ class Gate:
             self.in_flight -= 1
             self._changed.notify_all()
 
-    def answered(self) -> None:
+    def open(self) -> None:
         if not self.opened:
             self.opened, self.limit = True, float(self.most)
+
+    def answered(self) -> None:
+        self.open()
         self.limit = min(float(self.most), self.limit + 1 / self.limit)
 
     def busy(self, sent_at: float, retry_after_s: float) -> None:

@@ -6,38 +6,42 @@ verdicts = judge.judge([(example, rollout), ...])
 
 from __future__ import annotations
 
-import datetime
-import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 
 from .adapter import MERGED, VerifierCard, check_base, read_card
+from .answers import VerifierJudge
 from .batching import Row, batches, runs, siblings
 from .cache import Desk, VerdictCache, question_keys
 from .errors import InputError
 from .model import VisionLanguageModel, adapter_hash, base_hash, load_model
 from .packed import Answer, answer_trees
+from .probe import check_effect, check_modules
 from .prompt import prompt_hash
 from .schema import Criterion, Example, Mode, Rollout, Verdict
-from .sentences import LABELS, NO_SENTENCE, split_sentences, trim
+from .sentences import LABELS, NO_SENTENCE, split_sentences
 from .shared_prefix import Opening
 from .tree import Tree
+
+if TYPE_CHECKING:
+    from .engine import EngineJudge
+    from .quoting_judge import QuotingJudge
 
 MAX_PACKED_TOKENS = 16384
 
 
-class PackedJudge:
+class PackedJudge(VerifierJudge):
     """A verifier that encodes image and question once per example, and judges all criteria of a response in one packed
     pass that goes on from there; several responses make a batch.
 
     `max_packed_tokens` bounds one batch, padding included, but for the few tokens that are decoded; a response whose
     criteria exceed it alone is judged in several passes, never cut. A question that comes twice in a call is answered
     once. With a `cache`, which wants a model whose weights stay as they are, so is one that comes again in a later
-    call; `adapter` identifies the weights there. `repeats` counts the verdicts that took no pass of their own.
+    call; `adapter` identifies the weights there.
     """
 
     def __init__(
@@ -48,18 +52,11 @@ class PackedJudge:
         cache: VerdictCache[Answer] | None = None,
         adapter: str = "",
     ):
-        self.model, self.card, self.max_packed_tokens, self.cache = model, card, max_packed_tokens, cache
-        self.name = card.name
-        self.mode: Mode = cast(Mode, card.mode)
-        self.repeats = 0
+        super().__init__(card, model.encoder)
+        self.model, self.max_packed_tokens, self.cache = model, max_packed_tokens, cache
         self.adapter = adapter
         self._identity = (adapter, card.base_hash, card.prompt_hash, card.mode, str(model.backbone.dtype))
-        self._label_of = {index: label for label, index in model.encoder.label_ids.items()}
         self._branch = lru_cache(maxsize=4096)(model.encoder.branch)  # a rubric comes with each of its responses
-
-    def judge(self, items: Sequence[tuple[Example, Rollout]]) -> list[Verdict]:
-        """Verdicts of all criteria of each item, in order."""
-        return [verdict for verdicts in self.judge_each(items) for verdict in verdicts]
 
     def judge_each(self, items: Sequence[tuple[Example, Rollout]]) -> Iterator[list[Verdict]]:
         """The same, a list per item, in order, as batches finish. Siblings are judged together: tables in which they
@@ -117,68 +114,121 @@ class PackedJudge:
         for row, answers in zip(batch, answered, strict=True):
             yield from zip(row.keys, answers, strict=True)
 
-    def _verdicts(self, example: Example, rollout: Rollout, answers) -> list[Verdict]:
-        sentences = split_sentences(rollout.response)
-        return [self._verdict(rollout, c, a, sentences) for c, a in zip(example.criteria, answers, strict=True)]
 
-    def _verdict(self, rollout: Rollout, criterion, answer: Answer, sentences) -> Verdict:
-        label = self._label_of[answer.label_id]
-        pointed = label in LABELS
-        start, end = trim(rollout.response, sentences[LABELS.index(label)]) if pointed else (None, None)
-        reading = self.model.processor.tokenizer.decode(answer.reading_ids).strip() if self.card.readings else None
-        return Verdict(
-            example_id=rollout.example_id,
-            rollout_id=rollout.rollout_id,
-            criterion_id=criterion.id,
-            judge=self.name,
-            mode=self.mode,
-            verdict=answer.margin > 0,
-            p_yes=_sigmoid(answer.margin / self.card.temperature),
-            span_start=start,
-            span_end=end,
-            match="pointer" if start is not None else "none",
-            reading=reading,
-            prompt_hash=self.card.prompt_hash,
-            created_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            dimension=criterion.group,
-        )
-
-
-def _sigmoid(margin: float) -> float:
-    """In double precision, and without overflow at either end."""
-    return 1 / (1 + math.exp(-margin)) if margin >= 0 else math.exp(margin) / (1 + math.exp(margin))
-
-
-def load_judge(
+@overload
+def load_judge(  # pyright: ignore[reportOverlappingOverload]
     adapter: str | Path,
     mode: Mode | None = None,
     base: str | Path | None = None,
     max_packed_tokens: int = MAX_PACKED_TOKENS,
     dtype: torch.dtype | str = "auto",
     device: str | torch.device | None = None,
-) -> PackedJudge:
-    """The verifier of an adapter folder, on the base that it names (or `base`), checked against its hashes; or one that
-    is merged into its base.
+) -> PackedJudge: ...
 
-    `mode` refuses an adapter that was trained for the other mode. The judge remembers its answers; after a change of its
-    weights call `judge.cache.clear()`. Raises InputError for a folder that is not a
-    verifier's, another prompt or another base.
+
+@overload
+def load_judge(
+    adapter: str | Path | None,
+    mode: Mode | None = None,
+    base: str | Path | None = None,
+    *,
+    dtype: str = "auto",
+    backend: str = "transformers",
+    server: str | None = None,
+    model: str | None = None,
+    **settings: Any,
+) -> EngineJudge | QuotingJudge: ...
+
+
+def load_judge(
+    adapter,
+    mode=None,
+    base=None,
+    max_packed_tokens=MAX_PACKED_TOKENS,
+    dtype: Any = "auto",
+    device=None,
+    *,
+    backend="transformers",
+    server=None,
+    model=None,
+    **settings,
+) -> Any:
+    """The one way to a judge:
+
+    - `load_judge("runs/verifier")`: the verifier of an adapter folder in transformers, packed; or one that is merged into
+      its base
+    - `load_judge("runs/verifier", backend="vllm")`, or `"vllm:runs/verifier"`: in vLLM, in this process; `settings` go to
+      its engine
+    - `load_judge("runs/verifier", server="http://localhost:8000/v1")`: behind a server that `claimwise serve` started;
+      `model` is its name there, where not the one on its card; `settings` go to the client (`ServerJudge`)
+    - `load_judge(None, "image", server=URL, model=NAME)`: any model behind any OpenAI-compatible server, which judges by
+      quoting, untrained
+
+    A verifier runs on the base that it names (or `base`). `mode` refuses an adapter that was trained for the other mode.
+    Judges remember their answers; after a change of weights call `judge.cache.clear()`. Raises InputError for a folder
+    that is not a verifier's, another prompt, another base, or an adapter that changes nothing there.
     """
-    from peft import PeftModel
+    if str(adapter).startswith("vllm:"):
+        adapter, backend = str(adapter).removeprefix("vllm:"), "vllm"
+    if backend not in ("transformers", "vllm"):
+        raise InputError(f"there is no backend {backend!r}; take transformers or vllm, or give the address of a server")
+    if server is not None and backend == "vllm":
+        raise InputError("a judge runs either behind a server or in vLLM here; give one of the two")
+    if adapter is None:
+        return _quoting(mode or "image", server, model, settings)
+    card, path = _checked(adapter, mode, base)
+    if server is not None:
+        from .server_judge import open_judge
 
+        return open_judge(card, Path(adapter), path, server, model, settings)
+    if backend == "vllm":
+        from .vllm_judge import open_judge
+
+        return open_judge(card, Path(adapter), path, dtype, settings)
+    if settings or model is not None:
+        given = ", ".join([*settings, *(["model"] if model else [])])
+        raise InputError(f"{given}: only a server or vLLM takes that; give one of them, or leave it out")
+    return _in_transformers(card, adapter, path, max_packed_tokens, dtype, device)
+
+
+def _quoting(mode: Mode, server: str | None, model: str | None, settings: dict[str, Any]) -> QuotingJudge:
+    if server is None or not model:
+        raise InputError("a judge without an adapter is a model behind a server; give its address and the model's name")
+    from .quoting_judge import QuotingJudge
+
+    return QuotingJudge(server, model, mode, **settings)
+
+
+def _checked(adapter: str | Path, mode: Mode | None, base: str | Path | None) -> tuple[VerifierCard, str | Path]:
+    """The adapter's card and its base."""
     card = read_card(adapter)
     if mode is not None and mode != card.mode:
         raise InputError(f"{adapter} is a verifier for {card.mode} mode; it cannot judge in {mode} mode")
     path = base or resolve_base(card, Path(adapter))
     check_base(card, adapter, base_hash(path), path)
+    return card, path
+
+
+def _in_transformers(card: VerifierCard, adapter, path, max_packed_tokens: int, dtype, device) -> PackedJudge:
+    from peft import PeftModel
+
     model = load_model(path, dtype=dtype)
     if card.base != MERGED:
+        check_modules(adapter, (name for name, _ in model.model.named_modules()))
         model.model = PeftModel.from_pretrained(model.model, adapter)
     model.model.eval().requires_grad_(False)
-    if device is None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    model.model.to(device)
+    model.model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if card.base != MERGED:
+        check_effect(PackedJudge(model, card), _WithoutAdapter(model, card), adapter)
+        # Two more products and a sum for each projection would take as long as the projection itself.
+        model.model = model.model.merge_and_unload()
     return PackedJudge(model, card, max_packed_tokens, VerdictCache(), adapter_hash(adapter))
+
+
+class _WithoutAdapter(PackedJudge):
+    def _answer(self, batch: Sequence[Row]) -> Iterator[tuple[bytes, Answer]]:
+        with self.model.model.disable_adapter():
+            yield from super()._answer(batch)
 
 
 def base_judge(model: VisionLanguageModel, mode: str, name: str, readings: bool) -> PackedJudge:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from ...verifier.errors import InputError
-from ...verifier.schema import Example, Rollout
+from ...verifier.schema import Example, Rollout, Verdict
 from ...verifier.tables import pair_up, read_examples, read_rollouts, write_rollouts, write_verdicts
 from ..parser import CommandParser
 
@@ -16,6 +19,13 @@ EXAMPLE = """example:
 
   claimwise judge --adapter runs/quickstart/verifier-image --examples runs/quickstart/heldout/examples.parquet \\
       --adversarial --out attacks.jsonl        # is it talked into yes; the attacks go to attacks-rollouts.jsonl
+
+  claimwise judge --adapter runs/verifier --server http://127.0.0.1:8000/v1 ...      # where claimwise serve runs
+  claimwise judge --server http://localhost:8000/v1 --model Qwen3-VL-235B-A22B-Instruct ...      # untrained, by quoting
+
+Judges: --adapter alone runs the verifier here in transformers, with --backend vllm in vLLM here, with --server behind a
+vLLM server; --server and --model without an adapter ask any model behind an OpenAI-compatible server, its key read from
+OPENAI_API_KEY; --adapter oracle is the digits world's own labelling.
 """
 
 
@@ -25,7 +35,10 @@ def make_parser() -> CommandParser:
         "Let a distilled verifier answer every criterion of every rollout.",
         EXAMPLE,
     )
-    parser.add_argument("--adapter", required=True, help="a verifier's folder, as claimwise distill writes it")
+    parser.add_argument("--adapter", metavar="DIR|oracle", help="a verifier's folder, as claimwise distill writes it")
+    parser.add_argument("--backend", choices=["transformers", "vllm"], default="transformers", help="what runs it here")
+    parser.add_argument("--server", metavar="URL", help="the server that runs it")
+    parser.add_argument("--model", help="its name on the server, where not the adapter's own")
     parser.add_argument("--examples", required=True, help="example table (.parquet or .jsonl)")
     parser.add_argument("--rollouts", help="rollout table (.parquet or .jsonl); none with --adversarial")
     parser.add_argument("--adversarial", action="store_true", help="judge the adversarial suite made on the examples")
@@ -42,9 +55,10 @@ def main(argv: list[str]) -> int:
     if args.adversarial is (args.rollouts is not None):
         raise InputError("give either --rollouts or --adversarial, which makes its own")
     examples = read_examples(args.examples)
-    from ...verifier.adapter import read_card
+    if args.adapter not in (None, "oracle"):
+        from ...verifier.adapter import read_card
 
-    read_card(args.adapter)  # refuse before torch is loaded
+        read_card(args.adapter)  # refuse before torch is loaded
     if not args.adversarial:
         judge_pairs(args, pair_up(examples, read_rollouts(args.rollouts)))
         return 0
@@ -69,18 +83,43 @@ def judge_pairs(args: argparse.Namespace, pairs: list[tuple[Example, Rollout]]) 
     from tqdm import tqdm
 
     from ...verifier.batching import siblings
-    from ...verifier.judge import load_judge
     from ...verifier.progress import only_our_bars
 
     only_our_bars()
-    judge = load_judge(args.adapter, args.mode, args.base, args.max_packed_tokens)
+    judge = open_judge(args)
     order = [index for group in siblings(pairs) for index in group]  # as they are judged, so that the bar moves evenly
-    each = judge.judge_each([pairs[index] for index in order])
-    bar = tqdm(each, total=len(pairs), desc=judge.name, unit="response")
+    bar = tqdm(one_by_one(judge, [pairs[index] for index in order]), total=len(pairs), desc=judge.name, unit="response")
     rows = dict(zip(order, bar, strict=True))
     verdicts = [verdict for index in range(len(pairs)) for verdict in rows[index]]
     write_verdicts(args.out, verdicts)
-    yes = sum(verdict.verdict is True for verdict in verdicts)
-    told = f"{args.out}: {len(verdicts)} verdicts by {judge.name}, {yes} yes, {len(verdicts) - yes} no"
-    print(told + (f"; {judge.repeats} repeat a question and were not judged again" if judge.repeats else ""))
+    print(f"{args.out}: {summary(verdicts, judge.name, getattr(judge, 'repeats', 0))}")
     return verdicts
+
+
+def one_by_one(judge: Any, pairs: list[tuple[Example, Rollout]]) -> Iterator[list[Verdict]]:
+    """A list of verdicts per pair, as they are ready; the oracle, which has them at once, knows no other way."""
+    return judge.judge_each(pairs) if hasattr(judge, "judge_each") else (judge.judge([pair]) for pair in pairs)
+
+
+def open_judge(args: argparse.Namespace) -> Any:
+    if args.adapter is None and args.server is None:
+        raise InputError("nobody is to judge; give --adapter, or --server and --model")
+    if args.adapter == "oracle":
+        from ...distill.oracle import OracleJudge
+
+        return OracleJudge(args.mode or "image")
+    from ...verifier.judge import load_judge
+
+    if args.adapter is not None and args.server is None and args.backend == "transformers" and args.model is None:
+        return load_judge(args.adapter, args.mode, args.base, args.max_packed_tokens)
+    return load_judge(args.adapter, args.mode, args.base, backend=args.backend, server=args.server, model=args.model)
+
+
+def summary(verdicts: list[Verdict], name: str, repeats: int) -> str:
+    yes, no = (sum(verdict.verdict is answer for verdict in verdicts) for answer in (True, False))
+    told = f"{len(verdicts)} verdicts by {name}, {yes} yes, {no} no"
+    reasons = Counter(str(verdict.error).partition(":")[0] for verdict in verdicts if verdict.verdict is None)
+    if reasons:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in reasons.most_common())
+        told += f", {reasons.total()} missing ({kinds}; the table has the reasons)"
+    return told + (f"; {repeats} repeat a question and were not judged again" if repeats else "")
