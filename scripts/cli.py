@@ -27,6 +27,8 @@ COMMANDS = {
     "push": "upload a verifier to the Hub, with a model card",
     "sft": "cold start: fine-tune a policy on conversations before GRPO",
     "train": "GRPO with the verifier as judge and component-wise prefix credit",
+    "evaluate": "policies on held-out rubric data: answers, criteria, right answers that are unfaithful",
+    "benchmarks": "the paper's benchmarks through VLMEvalKit and lmms-eval: commands, and one table of results",
     "refresh": "train a verifier on from what a GRPO run found it wrong on",
     "agree": "how far two verdict tables agree",
     "fidelity": "whether a judge's verdicts lead to the credit that the reference's lead to",
