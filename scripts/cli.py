@@ -72,6 +72,9 @@ def main(argv: list[str] | None = None) -> int:
     except InputError as error:
         print(f"claimwise {name}: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # who read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except KeyboardInterrupt:
         print(f"\nclaimwise {name}: stopped; the same command goes on from here", file=sys.stderr)
         return 130
