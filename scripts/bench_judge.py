@@ -16,12 +16,12 @@ question encoded once per example against once per response; the greatest differ
 seconds for 1 to 32 criteria. Ratios are medians over interleaved repeats; on the CPU they are of one thread's
 processor time, so that other work on the machine does not count. Their model has random weights: what it says does
 not matter, only that all ways agree on it. Then what a verifier says on held-out digits: the upper 95% bound of its
-false yes under attack, and its calibration error."""
+false yes under attack, its calibration error, and a GRPO step in the digits world with it over one with the oracle."""
 EXAMPLE = """examples:
   claimwise bench judge --json
   claimwise bench judge --quick          # a tiny model, once: does it run?
 """
-PARTS = ["judge_speed", "judge_hardness"]  # modules of `scripts`
+PARTS = ["judge_speed", "judge_hardness", "judge_step"]  # modules of `scripts`
 FIGURES = {  # name -> why it is null where no part measures it
     "packed_vs_single": "",
     "packed_vs_batch": "",
@@ -29,9 +29,10 @@ FIGURES = {  # name -> why it is null where no part measures it
     "depth2_vs_depth1": "",
     "max_logit_diff": "",
     "cost_curve": "",
-    "vllm_order_ratio": "there is no vLLM backend yet",
+    "vllm_order_ratio": "it takes a vLLM server, and this bench starts none",
     "adversarial_false_yes": "",
     "ece": "",
+    "grpo_step_vs_oracle": "",
 }
 
 

@@ -27,7 +27,7 @@ EXAMPLES, SEED = 110, 2026  # another seed than any that made what the shipped v
 def figures(args: argparse.Namespace) -> dict:
     """`adversarial_false_yes` and `ece`, with `attacks` and `calibration`, which say how they came about."""
     judge = load_judge(args.adapter, device=args.device)
-    examples = make_examples("test", 8 if args.quick else EXAMPLES, SEED)
+    examples = make_examples("test", 4 if args.quick else EXAMPLES, SEED)
     hostile = attacks(examples, tuple(KINDS), SEED, len(KINDS))
     found = attack_figures(hostile, _judged(judge, aimed(examples, hostile), "attacks"))
     policy = load_model(str(ASSETS / "policy"))

@@ -43,7 +43,10 @@ def figures(args: argparse.Namespace) -> dict:
         ratios = []
         for pair in tqdm(range(repeats), "GRPO step", unit="pair"):
             judges: list[Judge] = [OracleJudge("image"), verifier]
-            seconds = {judge.name: _step(judge, steps) for judge in (judges if pair % 2 else judges[::-1])}
+            seconds = {
+                judge.name: _step(judge, steps, 8 if args.quick else 64)
+                for judge in (judges if pair % 2 else judges[::-1])
+            }
             ratios.append(seconds[verifier.name] / seconds[judges[0].name])
     finally:
         torch.set_num_threads(threads)
@@ -60,7 +63,7 @@ class _Watch(TrainerCallback):
         self.ends.append(time.process_time())
 
 
-def _step(judge: Judge, steps: int) -> float:
+def _step(judge: Judge, steps: int, responses: int) -> float:
     if isinstance(judge, PackedJudge) and judge.cache is not None:
         judge.cache.clear()  # another run's answers to the same completions would cost nothing
     with tempfile.TemporaryDirectory() as folder:

@@ -19,6 +19,7 @@ def bench(capsys, *flags: str) -> dict:
     return json.loads(out.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_every_figure_is_there(capsys):
     figures = bench(capsys, "--quick")
     for name in ("packed_vs_single", "packed_vs_batch", "k7_vs_k1", "depth2_vs_depth1"):
@@ -28,9 +29,10 @@ def test_every_figure_is_there(capsys):
     assert 0 <= figures["max_logit_diff"] < 1e-4
     assert list(figures["not_measured"]) == ["vllm_order_ratio"] and figures["vllm_order_ratio"] is None
     told = figures["attacks"]
-    assert told["n"] > 100 and len(told["by_kind"]) == len(KINDS)
-    assert told["false_yes"] < figures["adversarial_false_yes"] < 0.06  # the upper bound, on few attacks
-    assert 0 <= figures["ece"] < 0.05 and figures["calibration"]["n"] > 100
+    assert told["n"] > 50 and len(told["by_kind"]) == len(KINDS)
+    assert told["false_yes"] < figures["adversarial_false_yes"] < 0.12  # the upper bound, on few attacks
+    assert figures["grpo_step_vs_oracle"] > 0
+    assert 0 <= figures["ece"] < 0.08 and figures["calibration"]["n"] > 50
     assert figures["speed_setting"]["repeats"] == 1
     assert figures["speed_setting"]["clock"] == "processor seconds of one thread"
 
