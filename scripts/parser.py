@@ -4,7 +4,8 @@ input."""
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import importlib
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from ..verifier.errors import InputError
@@ -33,3 +34,15 @@ def shows_help(argv: Sequence[str], text: str) -> bool:
     if asked:
         print(text)
     return asked
+
+
+def dispatch(command: str, text: str, modules: Mapping[str, tuple[str, str]], argv: Sequence[str]) -> int:
+    """`claimwise COMMAND NAME ...`, where each name is a module of `scripts` with `main(argv) -> int`, imported when it is
+    called. `modules`: name -> (module, what it does); `text` is the help, with `{names}` where their list goes."""
+    if not argv or argv[0] in ("-h", "--help"):
+        width = max(map(len, modules))
+        print(text.format(names="\n".join(f"  {name:<{width}}  {what}" for name, (_, what) in modules.items())))
+        return 0 if argv else 2
+    if argv[0] not in modules:
+        raise InputError(f"there is no {command} {argv[0]!r}; it must be one of {', '.join(modules)}")
+    return importlib.import_module(f".{modules[argv[0]][0]}", __package__).main(list(argv[1:]))
