@@ -37,8 +37,8 @@ def shows_help(argv: Sequence[str], text: str) -> bool:
 
 
 def dispatch(command: str, text: str, modules: Mapping[str, tuple[str, str]], argv: Sequence[str]) -> int:
-    """`claimwise COMMAND NAME ...`, where each name is a module of `scripts` with `main(argv) -> int`, imported when it is
-    called. `modules`: name -> (module, what it does); `text` is the help, with `{names}` where their list goes."""
+    """`claimwise COMMAND NAME ...`: each name is a module of `scripts` with `main(argv) -> int`, imported when called.
+    `modules`: name -> (module, what it does); `text` is the help, with `{names}` where their list goes."""
     if not argv or argv[0] in ("-h", "--help"):
         width = max(map(len, modules))
         print(text.format(names="\n".join(f"  {name:<{width}}  {what}" for name, (_, what) in modules.items())))
