@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -16,12 +17,13 @@ from ..verifier.model import VisionLanguageModel, base_hash, load_model
 from ..verifier.progress import only_our_bars, use_bar
 from ..verifier.prompt import prompt_hash
 from ..verifier.rundir import open_run, write_atomic
+from ..verifier.schema import Verdict
 from ..verifier.tables import pair_up, read_examples, read_rollouts, read_verdicts, write_verdicts
 from .config import DistillConfig
 from .identity import identity
 from .quantized import check_nf4, keep_trainable, nf4_settings, refuse_quantized
 from .train import Item, VerifierTrainer, add_adapter, join_verdicts, projections, save_adapter, temperature_on
-from .validation import AFTER, BEFORE, at_temperature, figures
+from .validation import AFTER, BEFORE, TEACHER, at_temperature, figures
 
 
 def load_items(examples: str, rollouts: str, verdicts: str, mode: str) -> tuple[list[Item], int]:
@@ -72,11 +74,19 @@ def distill(config: DistillConfig) -> dict:
     own = at_temperature(own, card.temperature)
     metrics = figures(teacher, own, card.temperature)
     if main:
-        write_verdicts(folder / AFTER, own)
+        _write_training(folder, trainer, teacher, own)
         save_adapter(vlm, card, folder)
         write_atomic(metrics_path, json.dumps(metrics, indent=2) + "\n")
     trainer.accelerator.wait_for_everyone()
     return metrics
+
+
+def _write_training(folder: Path, trainer: VerifierTrainer, teacher: Sequence[Verdict], own: Sequence[Verdict]) -> None:
+    """Loss and evaluations on the way as log.jsonl, and both sides' verdicts on the validation rollouts."""
+    rows = [json.dumps(row) for row in trainer.state.log_history if row.keys() & {"loss", "eval_kappa"}]
+    write_atomic(folder / "log.jsonl", "".join(row + "\n" for row in rows))
+    write_verdicts(folder / AFTER, own)
+    write_verdicts(folder / TEACHER, teacher)
 
 
 def open_together(folder: str | Path, settings: dict, main: bool) -> Path:

@@ -16,6 +16,7 @@ from ..eval.agreement import agree
 from ..verifier.schema import Verdict
 
 AFTER = "validation.jsonl"  # the verdicts of the finished verifier
+TEACHER = "validation_teacher.jsonl"  # the teacher's on the same pairs
 BEFORE = "before.jsonl"  # those of the verifier that the training went on from, if it did
 
 

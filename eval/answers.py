@@ -12,6 +12,9 @@ import re
 import threading
 from fractions import Fraction
 
+from ..verifier.schema import Criterion, Example
+
+ANSWER = "@final-answer"  # id of the criterion that stands in where no rule decides; no rubric's own
 _MARKED = re.compile(r"(?i)\banswer[*_]*\s*(?:is\s*)?:[*_]*\s*([^\n]*)")
 _BOX = "\\boxed{"
 _WORDS = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\{([^{}]*)\}")  # words inside a formula
@@ -55,6 +58,11 @@ def _last_boxed(response: str) -> str | None:
                 return response[first:at].strip() or None
         start = response.rfind(_BOX, 0, start)
     return None
+
+
+def answer_criterion(example: Example) -> Criterion:
+    """What a judge is asked where no rule decides whether a response gives the example's answer."""
+    return Criterion(ANSWER, f"Gives the final answer {example.answer}.")
 
 
 def answers_match(given: str, wanted: str) -> bool | None:

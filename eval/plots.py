@@ -1,7 +1,7 @@
 """Plots as SVG to put into a page: they follow its light or dark scheme and its font, and load nothing.
 
 In: named series of numbers. Out: `Plot`, with the text for those who cannot see it. Every series has a marker or a line
-style of its own beside its colour. Lines take `currentColor`, series the page's variables --s0 .. --s3.
+style of its own beside its colour. Lines take `currentColor`, series the page's variables --s0 .. --s6.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 # Colours that matplotlib writes and `_inline` replaces by what the page defines.
 INK = "#0a0b0c"
-SERIES = ("#0a0b10", "#0a0b11", "#0a0b12", "#0a0b13")
+SERIES = tuple(f"#0a0b{number}" for number in range(10, 17))
 REPLACED = {INK: "currentColor", **{colour: f"var(--s{n})" for n, colour in enumerate(SERIES)}}
-MARKERS = ("o", "s", "^", "D")
-LINES = ("-", "--", "-.", ":")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+LINES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (6, 1, 1, 1)), (0, (1, 3)), (0, (9, 3)))
 SMOOTH_FROM = 20  # steps; fewer are drawn as they are
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -45,6 +45,7 @@ class Plot:
 
 
 Interval = Sequence[float] | None
+Points = Sequence[tuple[int, float]]
 
 
 def by_dimension(figures: Mapping[str, Mapping[str, tuple[float, Interval]]]) -> Plot:
@@ -74,7 +75,7 @@ def by_dimension(figures: Mapping[str, Mapping[str, tuple[float, Interval]]]) ->
 
 
 def reliability(bins: Mapping[str, Sequence[tuple[float, float, int]]]) -> Plot:
-    """Judge -> (mean P(yes), share of gold yes, pairs) of each bin; a point's area grows with its pairs."""
+    """Judge -> (mean P(yes), share of the reference's yes, pairs) of each bin; a point's area grows with its pairs."""
     largest = max(count for values in bins.values() for *_, count in values)
 
     def draw(axes: Axes) -> None:
@@ -84,7 +85,7 @@ def reliability(bins: Mapping[str, Sequence[tuple[float, float, int]]]) -> Plot:
             axes.plot(p, share, color=SERIES[n], lw=1, ls=LINES[n], alpha=0.6)
             sizes = [12 + 90 * c / largest for c in count]
             axes.scatter(p, share, s=sizes, color=SERIES[n], marker=MARKERS[n], label=judge, alpha=0.8, linewidths=0)
-        axes.set(xlim=(-0.04, 1.04), ylim=(-0.04, 1.04), xlabel="P(yes) of the judge", ylabel="share of gold yes")
+        axes.set(xlim=(-0.04, 1.04), ylim=(-0.04, 1.04), xlabel="P(yes) of the judge", ylabel="share of yes, reference")
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0, columnspacing=1, markerscale=0.7)
 
     said = []
@@ -92,32 +93,58 @@ def reliability(bins: Mapping[str, Sequence[tuple[float, float, int]]]) -> Plot:
         total = sum(count for *_, count in values)
         gap = sum(abs(p - share) * count for p, share, count in values) / total
         said.append(f"{judge}: mean gap to the diagonal {gap:.3f} over {total} verdicts")
-    return _plot("reliability", "P(yes) against the share of gold yes", said, draw)
+    return _plot("reliability", "P(yes) against the reference’s share of yes", said, draw)
 
 
-def over_steps(name: str, what: str, lines: Mapping[str, Sequence[tuple[int, float]]], unit: str = "share") -> Plot:
-    """Line -> (step, value): each step thin, and from 20 steps on the mean of five in bold. A "share" lies in 0..1."""
+def over_steps(
+    name: str,
+    what: str,
+    lines: Mapping[str, Points],
+    unit: str = "share",
+    band: Sequence[tuple[int, float, float]] = (),
+    marks: Mapping[str, Sequence[int]] | None = None,
+) -> Plot:
+    """Line -> (step, value): each step thin, and from 20 steps on the mean of five in bold. A "share" lies in 0..1.
 
-    from matplotlib.ticker import MaxNLocator
+    `band`: (step, low, high), the interval of the first line. `marks`: what happened -> at which steps.
+    """
 
     def draw(axes: Axes) -> None:
+        if band:
+            steps, low, high = zip(*band, strict=True)
+            axes.fill_between(steps, low, high, color=SERIES[0], alpha=0.15, lw=0)
         for n, (label, points) in enumerate(lines.items()):
             steps, values = (np.array(column, dtype=float) for column in zip(*points, strict=True))
-            smooth = _mean_of_five(values) if len(values) >= SMOOTH_FROM else values
+            smooth = _drawn(values)
             if len(values) >= SMOOTH_FROM:
                 axes.plot(steps, values, color=SERIES[n], lw=0.8, alpha=0.35)
             every = max(1, len(steps) // 8)
-            axes.plot(steps, smooth, LINES[n], color=SERIES[n], marker=MARKERS[n], ms=4, markevery=every, label=label)
-        axes.set(xlabel="step", ylabel=unit)
-        if unit == "share":
-            axes.set_ylim(-0.02, 1.03)
-        else:
-            axes.set_ylim(bottom=0)
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0, columnspacing=1)
+            style = {"ls": LINES[n], "marker": MARKERS[n], "ms": 4, "markevery": every}
+            axes.plot(steps, smooth, color=SERIES[n], label=label, **style)
+        for n, (label, at) in enumerate((marks or {}).items()):
+            for step in at:
+                axes.axvline(step, color=INK, lw=1.2, ls=LINES[n + 1], label=label if step == at[0] else None)
+        _axis_of_steps(axes, [step for points in lines.values() for step, _ in points], unit)
+        axes.legend(
+            loc="lower left", bbox_to_anchor=(0, 1), ncols=2 if len(lines) < 5 else 3, borderaxespad=0, columnspacing=1
+        )
 
     said = [f"{label} from {_ends(points)}" for label, points in lines.items()]
+    said += [f"{label} at step {', '.join(map(str, at))}" for label, at in (marks or {}).items()]
     return _plot(name, f"{what} over training steps", said, draw)
+
+
+def _axis_of_steps(axes: Axes, steps: Sequence[int], unit: str) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set(xlabel="step", ylabel=unit)
+    if unit == "share":
+        axes.set_ylim(-0.02, 1.03)
+    else:
+        axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
+    if len(set(steps)) == 1:
+        axes.set_xlim(steps[0] - 1, steps[0] + 1)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
 
 
 def over_verdicts(
@@ -151,9 +178,14 @@ def over_verdicts(
     return _plot("curve", "Agreement with the teacher against verdicts bought", said, draw)
 
 
-def _ends(points: Sequence[tuple[int, float]]) -> str:
-    values = _mean_of_five(np.array([value for _, value in points]))
+def _ends(points: Points) -> str:
+    values = _drawn(np.array([value for _, value in points]))
     return f"{values[0]:.3f} at step {points[0][0]} to {values[-1]:.3f} at step {points[-1][0]}"
+
+
+def _drawn(values: np.ndarray) -> np.ndarray:
+    """The bold line."""
+    return _mean_of_five(values) if len(values) >= SMOOTH_FROM else values
 
 
 def _mean_of_five(values: np.ndarray) -> np.ndarray:
@@ -185,11 +217,16 @@ def _inline(svg: str, name: str, label: str) -> str:
     """The svg element alone: no links, ids that no other plot of the page has, the page's colours and font."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'\bid="', f'id="{name}-', svg)
-    svg = re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", svg)
+    svg = scoped(svg, name)
     svg = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font-size: \1", svg)
     for colour, name_on_page in REPLACED.items():
         svg = svg.replace(colour, name_on_page)
     view = re.search(r'viewBox="[^"]*"', svg)
     opening = f'<svg class="plot" role="img" aria-label="{html.escape(label)}" {view[0] if view else ""}>'
     return re.sub(r"<svg[^>]*>", lambda _: opening, svg, count=1)
+
+
+def scoped(svg: str, name: str) -> str:
+    """The same with a name before all ids, so that no two drawings of a page share one."""
+    svg = re.sub(r'\bid="', f'id="{name}-', svg)
+    return re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", svg)

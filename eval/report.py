@@ -1,62 +1,108 @@
-"""One self-contained page for a run: pictures, figures, plots and credit, in one HTML file that loads nothing.
+"""The report of one or several runs: one self-contained page that loads nothing, the same as Markdown, and the figures.
 
-In: the folder of a run (see `report_data`). Out: `report.html`, the same bytes for the same run. A part that the run
-does not have leaves its section out, with a sentence that says so.
+In: folders of runs; what kind of run one is, its `run.json` says, or the files in it. Out: `report.html`, `report.md` and
+`report.json`, the same bytes for the same runs.
 
-    claimwise report runs/quickstart          or          write_report(Path("runs/quickstart"))
+    claimwise report runs/quickstart          or          write_report([Path("runs/quickstart")])
 """
 
 from __future__ import annotations
 
-import base64
-import io
-from itertools import pairwise
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from ..verifier.schema import GROUPS
-from ..verifier.tables import atomic_write, load_image
-from . import plots, report_figures
-from .report_credit import Credit
-from .report_data import RunFolder, read_run, series
-from .report_figures import JUDGES, Comparison, Disagreement
+from ..verifier.errors import InputError
+from ..verifier.tables import atomic_write
+from . import plots
+from .report_blocks import CreditView, Report, signed, three
+from .report_data import read_object
+from .report_distill import distill_report
+from .report_quickstart import quickstart_report
+from .report_study import gradients_report, study_report
+from .report_text import as_markdown
+from .report_train import train_report
 
-LARGEST_PICTURE = 768  # pixels; larger ones are shrunk for the page
-TINY_PICTURE = 128  # up to here every pixel is shown as a square
-FIGURES_OF_THE_POLICY = {
-    "digits": "Digits read right",
-    "conclusion": "Conclusion follows",
-    "answer": "Answer right",
+KINDS: dict[str, tuple[str, Callable[[Path], Report]]] = {  # command of run.json -> what must be there, and its report
+    "quickstart": ("summary.json", quickstart_report),
+    "train": ("run.json", train_report),
+    "distill": ("metrics.json", distill_report),
+    "study arms": ("study.json", study_report),
+    "study judges": ("study.json", study_report),
+    "study gradients": ("gradients.json", gradients_report),
 }
 
 
-class Picture(NamedTuple):
-    """An image for the page: a data URI, its alternative text, whether to enlarge it pixel by pixel."""
-
-    uri: str
-    alt: str
-    tiny: bool
-
-
-class Piece(NamedTuple):
-    """A stretch of a response; `judge` and `gold` say whose deciding sentence it belongs to."""
-
-    text: str
-    judge: bool
-    gold: bool
-
-
-def write_report(run: str | Path, out: str | Path | None = None) -> Path:
-    """The page of the run, by default its report.html; the path. Raises InputError, and leaves no half a page."""
-    run = Path(run)
-    out = run / "report.html" if out is None else Path(out)
-    page = render(read_run(run))
-    with atomic_write(out) as handle:
-        handle.write(page.encode())
-    return out
+def write_report(runs: Sequence[str | Path], out: str | Path | None = None) -> Path:
+    """The page's path: of a single run by default its report.html. Beside it the same name with .md and .json. Raises
+    InputError, and leaves no half a page."""
+    if out is None and len(runs) > 1:
+        raise InputError(f"there are {len(runs)} runs; say with --out where their common page goes")
+    page = Path(runs[0]) / "report.html" if out is None else Path(out)
+    if page.suffix not in (".html", ".htm"):
+        raise InputError(f"{page}: the page's name must end in .html; .md and .json are written beside it")
+    reports = _apart([read_report(Path(run)) for run in runs])
+    texts = {".json": as_json(reports), ".md": as_markdown(reports), page.suffix: render(reports)}
+    for suffix, text in texts.items():
+        with atomic_write(page.with_suffix(suffix)) as handle:
+            handle.write(text.encode())
+    return page
 
 
-def render(run: RunFolder) -> str:
+def read_report(folder: Path) -> Report:
+    needed, make = KINDS[kind_of(folder)]
+    if not (folder / needed).is_file():
+        raise InputError(
+            f"{folder} has no {needed}, so the run in it is not finished; the command that began it goes on"
+        )
+    return make(folder)
+
+
+def kind_of(folder: Path) -> str:
+    """The command that made the folder."""
+    if not folder.is_dir():
+        raise InputError(f"{folder}: there is no such folder; give the folder of a run, such as runs/quickstart")
+    if (folder / "run.json").is_file():
+        command = read_object(folder / "run.json", "claimwise").get("command")
+        if command in KINDS:
+            return command
+        raise InputError(f"{folder / 'run.json'}: there is no report of {command!r}; there is of {', '.join(KINDS)}")
+    for command, (needed, _) in KINDS.items():
+        if (folder / needed).is_file():
+            return command
+    raise InputError(f"{folder} holds no run: neither run.json nor summary.json, metrics.json or study.json; give the "
+                     "folder of a quickstart, distillation, GRPO run or study")  # fmt: skip
+
+
+def _apart(reports: list[Report]) -> list[Report]:
+    """Runs of one name get their numbers."""
+    from dataclasses import replace
+
+    names = Counter(report.name for report in reports)
+    return [
+        replace(report, name=f"{report.name} ({number})") if names[report.name] > 1 else report
+        for number, report in enumerate(reports, 1)
+    ]
+
+
+def as_json(reports: Sequence[Report]) -> str:
+    runs = [{"name": report.name, "kind": report.kind, "figures": report.figures} for report in reports]
+    return json.dumps({"runs": _finite(runs)}, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    """The same with null for every NaN, which a log may hold and JSON does not know."""
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def render(reports: Sequence[Report]) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -66,146 +112,12 @@ def render(run: RunFolder) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"share": _share, "percent": _percent, "signed": _signed, "duration": _duration}
-    return environment.get_template("report.html.j2").render(context(run))
-
-
-def context(run: RunFolder) -> dict[str, Any]:
-    """All that the template shows."""
-    compared = report_figures.compare(run)
-    gold = run.verdicts.get("gold-image", [])
-    return {
-        "name": run.path.resolve().name,
-        "run": run,
-        "judges": JUDGES,
-        "gold": gold[0].judge if gold else None,
-        "pairs": len(gold),
-        "examples": len({verdict.example_id for verdict in gold}),
-        "rows": report_figures.headline(run, compared),
-        "policy": _policy(run),
-        "in_loop": {key: run.figure("in_loop", key) for key in ("agreement", "kappa", "sampled")},
-        "in_loop_groups": report_figures.in_loop_by_dimension(run.samples),
-        "changes": {key: report_figures.change(run.log, key) for key in ("rubric/reward", "judge/agreement")},
-        "credit": run.credit,
-        "credit_picture": _credit_picture(run, run.credit),
-        "dimensions": _dimension_plot(compared),
-        "reliability": _reliability_plot(run),
-        "confusions": {
-            JUDGES[judge]: report_figures.confusion(gold, run.verdicts[judge]) for judge in JUDGES if judge in compared
-        },
-        "training": _training_plots(run),
-        "disagreements": {
-            kind: None if found is None else [(d, _picture_of(d), pieces(d)) for d in found]
-            for kind, found in report_figures.disagreements(run).items()
-        },
-        "versions": sorted((str(key), str(value)) for key, value in run.entries("versions").items()),
-        "seconds": [(str(key), run.figure("seconds", key)) for key in run.entries("seconds")],
-        "seed": run.summary.get("seed"),
-    }
-
-
-def _policy(run: RunFolder) -> list[tuple[str, float | None, float | None]]:
-    """(figure, before, after), those that are known."""
-    rows = [
-        (name, run.figure("policy", "before", key), run.figure("policy", "after", key))
-        for key, name in FIGURES_OF_THE_POLICY.items()
+    shown = [
+        len(block.credit.arms)
+        for report in reports
+        for section in report.sections
+        for block in section.blocks
+        if isinstance(block, CreditView)
     ]
-    return [row for row in rows if row[1:] != (None, None)]
-
-
-def _dimension_plot(compared: dict[str, Comparison]) -> plots.Plot | None:
-    figures = {}
-    for judge, comparison in compared.items():
-        found = comparison.everything["by_dimension"]
-        known = {g: (f["agreement"], f["agreement_ci"]) for g, f in found.items() if f["agreement"] is not None}
-        if comparison.wrong is not None and (overall := comparison.wrong["overall"])["agreement"] is not None:
-            known["wrong\ncriteria"] = overall["agreement"], overall["agreement_ci"]
-        if known:
-            figures[JUDGES[judge]] = known
-    return plots.by_dimension(figures) if figures else None
-
-
-def _reliability_plot(run: RunFolder) -> plots.Plot | None:
-    gold = run.verdicts.get("gold-image", [])
-    bins = {name: report_figures.reliability(gold, run.verdicts.get(judge, [])) for judge, name in JUDGES.items()}
-    bins = {name: values for name, values in bins.items() if values}
-    return plots.reliability(bins) if bins else None
-
-
-def _training_plots(run: RunFolder) -> list[plots.Plot]:
-    """Rewards and reading accuracy, in-loop agreement, located spans, fallbacks and vetoes: those that were logged."""
-    located = {group: f"rubric/{group}/located" for group in GROUPS}
-    accepted = {group: f"rubric/{group}/yes" for group in GROUPS}
-    reward = {"rubric reward": "rubric/reward", "answer right": "rewards/answer_reward/mean"}
-    if not series(run.log, "rubric/reward"):
-        reward = {"reward": "reward", **reward}
-    wanted: list[tuple[str, str, dict[str, str], str]] = [
-        ("reward", "Reward and reading accuracy", {**reward, "digits read right": "rewards/digits_read/mean"}, "share"),
-        ("inloop", "In-loop agreement", {"agreement": "judge/agreement", "kappa": "judge/kappa"}, "share"),
-        ("accepted", "Verdicts that say yes", accepted, "share"),
-        ("located", "Verdicts with a deciding sentence", located, "share"),
-        ("fallbacks", "Fallbacks", {"verdicts without a span": "rubric/fallbacks"}, "verdicts a step"),
-        ("vetoed", "Vetoed responses", {"vetoed by a pitfall": "rubric/vetoed"}, "share"),
-    ]
-    out = []
-    for name, what, keys, unit in wanted:
-        lines = {label: points for label, key in keys.items() if (points := series(run.log, key))}
-        if lines:
-            out.append(plots.over_steps(name, what, lines, unit))
-    return out
-
-
-def _credit_picture(run: RunFolder, credit: Credit | None) -> Picture | None:
-    if credit is None:
-        return None
-    return picture(run.path / credit.image, f"The picture of example {credit.example_id}: {credit.question}")
-
-
-def _picture_of(disagreement: Disagreement) -> list[Picture]:
-    example = disagreement.example
-    return [
-        picture(image, f"The picture of example {example.example_id}: {example.question}") for image in example.images
-    ]
-
-
-def picture(image: Any, alt: str) -> Picture:
-    """As PNG in a data URI, at most 768 pixels a side."""
-    pixels = load_image(image)
-    pixels.thumbnail((LARGEST_PICTURE, LARGEST_PICTURE))
-    buffer = io.BytesIO()
-    pixels.save(buffer, format="PNG")
-    uri = "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
-    return Picture(uri, alt, max(pixels.size) <= TINY_PICTURE)
-
-
-def pieces(disagreement: Disagreement) -> list[Piece]:
-    """The response, cut where the judge's or gold's deciding sentence begins or ends."""
-    text = disagreement.rollout.response
-    judge, gold = (disagreement.by[name].span for name in (disagreement.judge, "gold-image"))
-    cuts = sorted({0, len(text), *(end for span in (judge, gold) if span for end in span)})
-
-    def inside(span: tuple[int, int] | None, start: int) -> bool:
-        return span is not None and span[0] <= start < span[1]
-
-    return [Piece(text[a:b], inside(judge, a), inside(gold, a)) for a, b in pairwise(cuts)]
-
-
-def _share(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}".replace("-", "−")
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f}%"
-
-
-def _signed(value: float | None) -> str:
-    return "–" if value is None else f"{value:+.3f}".replace("-", "−")
-
-
-def _duration(seconds: float | None) -> str:
-    if seconds is None:
-        return "–"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+    environment.filters |= {"share": three, "signed": signed, "scoped": plots.scoped}
+    return environment.get_template("report.html.j2").render(reports=reports, most_arms=max(shown, default=0))

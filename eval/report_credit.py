@@ -1,17 +1,18 @@
 """The credit of a few responses to one picture: `credit.json`, checked, and as the page shows it.
 
 In: the object of `credit.json`: arm, budget, example_id, question, image (relative to the run), criteria, and responses
-with tokens, advantages (one per token), terms (name, added, first and last token, inclusive), rewards and verdicts.
-Out: `Credit`, whose responses are cut into runs of neighbouring tokens with the same number: the advantage, and the
-rubric's part of it, which is the sum of all terms but answer and format.
+with tokens, rewards, verdicts, and `arms`: by name of an arm its advantages (one per token) and terms (name, added,
+first and last token, inclusive). Out: `Credit`, whose responses are cut, under each arm, into runs of neighbouring
+tokens with the same number: the advantage, and the rubric's part of it, which is the sum of all terms but answer and
+format.
 
-    shade = |number| / the largest of its kind that is shown, 0..1
+    shade = |number| / the largest of its kind that is shown under any arm, 0..1
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -31,20 +32,17 @@ class Token:
 
 @dataclass(frozen=True)
 class Decision:
-    """One criterion of one response: the verdict, what decided it, and what it added to tokens first..last."""
+    """One criterion of one response: the verdict, and what decided it."""
 
     criterion: Criterion
     verdict: bool | None
     sentence: str | None
     reading: str | None
-    added: float | None  # None: not credited
-    first: int
-    last: int
 
 
 @dataclass(frozen=True)
 class Term:
-    """What the answer or the format added, to tokens first..last."""
+    """What the answer, the format, the rubric as a whole or one criterion added, to tokens first..last."""
 
     name: str
     added: float
@@ -53,19 +51,33 @@ class Term:
 
 
 @dataclass(frozen=True)
-class Response:
+class ArmCredit:
+    """A response's credit under one arm. `terms` by name: those of criteria bear their ids."""
+
     runs: list[list[Token]]  # neighbours with the same advantage
     rubric_runs: list[list[Token]]  # neighbours to which the rubric adds the same
+    terms: dict[str, Term]
+
+
+@dataclass(frozen=True)
+class Response:
+    text: str
     tokens: int
-    terms: list[Term]  # those that are no criterion's
+    arms: dict[str, ArmCredit]
     decisions: list[Decision]
     rewards: dict[str, float | None]
     vetoed: bool
 
+    def parts(self, arm: str) -> list[Term]:
+        """The terms of an arm that are no criterion's."""
+        ids = {decision.criterion.id for decision in self.decisions}
+        return [term for name, term in self.arms[arm].terms.items() if name not in ids]
+
 
 @dataclass(frozen=True)
 class Credit:
-    arm: str
+    arm: str  # the one that is shown at first
+    arms: list[str]
     budget: str
     example_id: str
     question: str
@@ -79,22 +91,50 @@ def parse_credit(raw: Any, path: Path) -> Credit:
     """Checked, or an InputError that names the file and the key."""
     try:
         criteria = parse_criteria(_take(raw, "criteria", list))
-        responses = _take(raw, "responses", list)
         names = {key: str(_take(raw, key, str)) for key in ("arm", "budget", "example_id", "question", "image")}
-        checked = []
-        for number, response in enumerate(responses, 1):
-            try:
-                checked.append(_Parts.of(response, criteria))
-            except InputError as error:
-                raise InputError(f"response {number}: {error}") from None
+        checked = _checked(_take(raw, "responses", list), criteria, names["arm"])
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-    largest, of_rubric = (
-        max((abs(value) for parts in checked for value in values(parts)), default=0.0)
-        for values in (lambda parts: parts.advantages, lambda parts: parts.rubric)
-    )
+    everything = [arm for parts in checked for arm in parts.arms.values()]
+    largest = _largest(arm.advantages for arm in everything)
+    of_rubric = _largest(arm.rubric for arm in everything)
     shown = [parts.response(largest, of_rubric) for parts in checked]
-    return Credit(**names, largest=largest, largest_rubric=of_rubric, responses=shown)
+    arms = list(checked[0].arms) if checked else [names["arm"]]
+    return Credit(**names, arms=arms, largest=largest, largest_rubric=of_rubric, responses=shown)
+
+
+def _checked(responses: Sequence[Any], criteria: tuple[Criterion, ...], arm: str) -> list[_Parts]:
+    checked: list[_Parts] = []
+    for number, response in enumerate(responses, 1):
+        try:
+            parts = _Parts.of(response, criteria)
+            if arm not in parts.arms:
+                raise InputError(f"it has no credit of arm {arm!r}, which the file names")
+            if checked and parts.arms.keys() != checked[0].arms.keys():
+                raise InputError("it has other arms than the first response")
+        except InputError as error:
+            raise InputError(f"response {number}: {error}") from None
+        checked.append(parts)
+    return checked
+
+
+def _largest(rows: Iterable[list[float]]) -> float:
+    return max((abs(value) for row in rows for value in row), default=0.0)
+
+
+@dataclass(frozen=True)
+class _Arm:
+    advantages: list[float]
+    rubric: list[float]
+    terms: dict[str, Term]
+
+    @classmethod
+    def of(cls, raw: Any, tokens: int) -> _Arm:
+        advantages = [_number(a, "advantages") for a in _take(raw, "advantages", list)]
+        if len(advantages) != tokens:
+            raise InputError(f"it has {tokens} tokens and {len(advantages)} advantages; each token needs one")
+        terms = {term.name: term for term in map(_term, _take(raw, "terms", list))}
+        return cls(advantages, [_rubric_part(terms.values(), t) for t in range(tokens)], terms)
 
 
 @dataclass(frozen=True)
@@ -102,50 +142,38 @@ class _Parts:
     """A response, checked, before its numbers are put beside those of the others."""
 
     texts: list[str]
-    advantages: list[float]
-    rubric: list[float]
-    terms: list[Term]
+    arms: dict[str, _Arm]
     decisions: list[Decision]
     rewards: dict[str, float | None]
     vetoed: bool
 
     @classmethod
     def of(cls, raw: Any, criteria: tuple[Criterion, ...]) -> _Parts:
-        texts, advantages = (
-            _take(raw, "tokens", list),
-            [_number(a, "advantages") for a in _take(raw, "advantages", list)],
-        )
-        if len(texts) != len(advantages) or not all(isinstance(text, str) for text in texts):
-            raise InputError(
-                f"it has {len(texts)} tokens and {len(advantages)} advantages; each token, a string, needs one"
-            )
-        terms = {term.name: term for term in map(_term, _take(raw, "terms", list))}
+        texts = _take(raw, "tokens", list)
+        if not all(isinstance(text, str) for text in texts):
+            raise InputError("key 'tokens' must hold strings")
+        arms = {str(name): _Arm.of(arm, len(texts)) for name, arm in _take(raw, "arms", dict).items()}
         verdicts = {_take(v, "criterion_id", str): v for v in _take(raw, "verdicts", list)}
-        ids = {criterion.id for criterion in criteria}
-        if unknown := sorted(verdicts.keys() - ids):
+        if unknown := sorted(verdicts.keys() - {criterion.id for criterion in criteria}):
             raise InputError(f"it has a verdict on {unknown[0]!r}, which is none of the criteria")
         rewards = _take(raw, "rewards", dict)
         known = {name: rewards.get(name) for name in ("answer", "format", "rubric")}
         return cls(
             texts,
-            advantages,
-            [_rubric_part(terms.values(), t) for t in range(len(texts))],
-            [term for name, term in terms.items() if name not in ids],
-            [_decision(c, verdicts.get(c.id, {}), terms.get(c.id), "".join(texts)) for c in criteria],
+            arms,
+            [_decision(c, verdicts.get(c.id, {}), "".join(texts)) for c in criteria],
             {name: None if value is None else _number(value, name) for name, value in known.items()},
             bool(rewards.get("vetoed")),
         )
 
     def response(self, largest: float, largest_rubric: float) -> Response:
-        return Response(
-            _runs(self.texts, self.advantages, largest),
-            _runs(self.texts, self.rubric, largest_rubric),
-            len(self.texts),
-            self.terms,
-            self.decisions,
-            self.rewards,
-            self.vetoed,
-        )
+        arms = {
+            name: ArmCredit(
+                _runs(self.texts, arm.advantages, largest), _runs(self.texts, arm.rubric, largest_rubric), arm.terms
+            )
+            for name, arm in self.arms.items()
+        }
+        return Response("".join(self.texts), len(self.texts), arms, self.decisions, self.rewards, self.vetoed)
 
 
 def _rubric_part(terms: Iterable[Term], token: int) -> float:
@@ -162,7 +190,7 @@ def _term(raw: Any) -> Term:
     return Term(_take(raw, "name", str), _number(raw.get("added"), "added"), first, last)
 
 
-def _decision(criterion: Criterion, raw: Mapping[str, Any], term: Term | None, text: str) -> Decision:
+def _decision(criterion: Criterion, raw: Mapping[str, Any], text: str) -> Decision:
     verdict, span, reading = (raw.get(key) for key in ("verdict", "span", "reading"))
     if not isinstance(verdict, bool | None) or not isinstance(reading, str | None):
         raise InputError(f"the verdict on {criterion.id!r} is {verdict!r}, its reading {reading!r}; it cannot be used")
@@ -173,8 +201,7 @@ def _decision(criterion: Criterion, raw: Mapping[str, Any], term: Term | None, t
         if not 0 <= span[0] <= span[1] <= len(text):
             raise InputError(f"the span of {criterion.id!r} is {span}, outside its response of {len(text)} characters")
         sentence = text[span[0] : span[1]].strip()
-    added, first, last = (None, 0, -1) if term is None else (term.added, term.first, term.last)
-    return Decision(criterion, verdict, sentence, reading or None, added, first, last)
+    return Decision(criterion, verdict, sentence, reading or None)
 
 
 def _take(raw: Any, key: str, kind: type) -> Any:

@@ -1,4 +1,4 @@
-"""A run folder, read for its report and checked.
+"""The folder of a quickstart, read for its report and checked; and what the folders of other runs are read with.
 
 In: the folder of a run. Out: `RunFolder`. `summary.json` must be there; of the other files each may be missing, and the
 report then says so in place of that section. What is there but cannot be used is one InputError that names file and
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,14 @@ class RunFolder:
             raise self._bad(keys, value, "a finite number or null")
         return float(value)
 
+    def interval(self, *keys: str) -> list[float] | None:
+        """The two ends of an interval of the summary, None where it is absent or of no use."""
+        value: Any = self.summary
+        for key in keys:
+            value = value.get(key) if isinstance(value, dict) else None
+        known = isinstance(value, list) and len(value) == 2 and all(map(is_number, value))
+        return [float(end) for end in value] if known else None
+
     def entries(self, key: str) -> dict[str, Any]:
         """An object of the summary, such as "versions"; empty where it is null or absent."""
         value = self.summary.get(key)
@@ -76,13 +84,7 @@ class RunFolder:
 
 
 def read_run(run: Path) -> RunFolder:
-    if not run.is_dir():
-        raise InputError(f"{run}: there is no such folder; give the folder of a run, such as runs/quickstart")
-    if not (run / "summary.json").is_file():
-        raise InputError(f"{run} has no summary.json, so it holds no finished run; claimwise quickstart makes one")
-    summary = _json(run / "summary.json")
-    if not isinstance(summary, dict):
-        raise InputError(f"{run / 'summary.json'}: it is no object; claimwise quickstart writes it")
+    summary = read_object(run / "summary.json", "claimwise quickstart")
     examples, rollouts = run / "heldout/examples.parquet", run / "heldout/rollouts.parquet"
     credit = run / "credit.json"
     data = RunFolder(
@@ -91,31 +93,32 @@ def read_run(run: Path) -> RunFolder:
         verdicts={name: read_verdicts(path) for name in TABLES if (path := table_path(run, name)).exists()},
         examples={e.example_id: e for e in read_examples(examples)} if examples.exists() else {},
         rollouts={r.rollout_id: r for r in read_rollouts(rollouts)} if rollouts.exists() else {},
-        log=_read_log(run / "policy/log.jsonl"),
-        samples=list(_read_samples(run / "policy/in_loop/samples.jsonl")),
-        credit=parse_credit(_json(credit), credit) if credit.exists() else None,
+        log=read_log(run / "policy/log.jsonl"),
+        samples=list(read_samples(run / "policy/in_loop/samples.jsonl")),
+        credit=parse_credit(read_json(credit), credit) if credit.exists() else None,
     )
-    _check_spans(data)
+    for name, verdicts in data.verdicts.items():
+        check_spans(table_path(run, name), verdicts, data.rollouts, "heldout/rollouts.parquet")
     return data
 
 
-def _check_spans(run: RunFolder) -> None:
-    for name, verdicts in run.verdicts.items():
-        for verdict in verdicts:
-            rollout = run.rollouts.get(verdict.rollout_id)
-            if rollout and verdict.span and verdict.span[1] > len(rollout.response):
-                raise InputError(
-                    f"{run.table_path(name)}: the span {verdict.span[0]}..{verdict.span[1]} of criterion "
-                    f"{verdict.criterion_id!r} lies outside rollout {verdict.rollout_id!r}, which has "
-                    f"{len(rollout.response)} characters; heldout/rollouts.parquet must be the one that was judged"
-                )
+def check_spans(path: Path, verdicts: Iterable[Verdict], rollouts: Mapping[str, Rollout], table: str) -> None:
+    """Refuses a span outside its response. `table`: how the error calls the rollouts."""
+    for verdict in verdicts:
+        rollout = rollouts.get(verdict.rollout_id)
+        if rollout and verdict.span and verdict.span[1] > len(rollout.response):
+            raise InputError(
+                f"{path}: the span {verdict.span[0]}..{verdict.span[1]} of criterion {verdict.criterion_id!r} lies "
+                f"outside rollout {verdict.rollout_id!r}, which has {len(rollout.response)} characters; {table} must be "
+                "the one that was judged"
+            )
 
 
 def table_path(run: Path, name: str) -> Path:
     return run / "verdicts" / f"{name}.jsonl"
 
 
-def series(log: list[dict[str, Any]], key: str) -> list[tuple[int, float]]:
+def series(log: Sequence[Mapping[str, Any]], key: str) -> list[tuple[int, float]]:
     """(step, value) where a row of the log has a finite number; a step without one is left out."""
     return [(row["step"], float(row[key])) for row in log if is_number(row.get(key))]
 
@@ -124,17 +127,31 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _read_log(path: Path) -> list[dict[str, Any]]:
+def read_log(path: Path) -> list[dict[str, Any]]:
     by_step: dict[int, dict[str, Any]] = {}
-    for number, row in _json_lines(path):
+    for number, row in json_lines(path):
         if type(row.get("step")) is not int:
             raise InputError(f"{path}, row {number}: key 'step' is {row.get('step')!r}; it must be a whole number")
-        by_step[row["step"]] = row  # of a step that a resumed run took again, the last
+        by_step[row["step"]] = {**by_step.get(row["step"], {}), **row}  # an evaluation's row, or a step taken again
     return [by_step[step] for step in sorted(by_step)]
 
 
-def _read_samples(path: Path) -> Iterator[SampledPair]:
-    for number, row in _json_lines(path):
+def read_history(folder: Path) -> list[dict[str, Any]]:
+    """The log of a training run; of one that is not finished, what its last checkpoint has."""
+    if (folder / "log.jsonl").exists():
+        return read_log(folder / "log.jsonl")
+    states = list(folder.glob("checkpoint-*/trainer_state.json"))
+    if not states:
+        return []
+    last = max(states, key=lambda path: (len(path.parent.name), path.parent.name))
+    rows: dict[int, dict[str, Any]] = {}
+    for row in read_object(last, "the trainer").get("log_history", []):
+        rows[row["step"]] = {**rows.get(row["step"], {}), **row}
+    return [rows[step] for step in sorted(rows)]
+
+
+def read_samples(path: Path) -> Iterator[SampledPair]:
+    for number, row in json_lines(path):
         try:
             if type(row.get("step")) is not int or not is_number(row.get("weight")) or row["weight"] <= 0:
                 raise InputError("it needs 'step', a whole number, and 'weight', a positive number")
@@ -150,7 +167,7 @@ def _verdict(row: dict[str, Any], side: str) -> Verdict:
     return Verdict(**checked_values(row[side], VERDICTS))
 
 
-def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Numbered objects of a JSONL file, none where there is no file."""
     if not path.exists():
         return
@@ -166,7 +183,15 @@ def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         yield number, row
 
 
-def _json(path: Path) -> Any:
+def read_object(path: Path, maker: str) -> dict[str, Any]:
+    """A JSON object that `maker` writes."""
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: it is no object; {maker} writes it")
+    return value
+
+
+def read_json(path: Path) -> Any:
     try:
         return json.loads(_text(path))
     except (ValueError, RecursionError) as error:

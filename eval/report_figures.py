@@ -15,7 +15,7 @@ import numpy as np
 from ..verifier.errors import InputError
 from ..verifier.schema import GROUPS, Example, Rollout, Verdict
 from .agreement import agree
-from .report_data import RunFolder, SampledPair, series
+from .report_data import RunFolder, SampledPair
 
 JUDGES = {"image": "image-aware", "text": "text-only", "base": "base"}
 RELIABILITY_BINS = 15  # those of `calibration.expected_calibration_error`
@@ -114,8 +114,9 @@ def _row(
     cells = {}
     for judge in JUDGES:
         value = run.figure("verifier", judge, *keys) if keys else None
+        of_summary = run.interval("verifier", judge, *keys[:-1], f"{keys[-1]}_ci") if keys else None
         found = figures.get(judge, {})
-        cells[judge] = Cell(found.get(metric) if value is None else value, found.get(f"{metric}_ci"))
+        cells[judge] = Cell(found.get(metric) if value is None else value, found.get(f"{metric}_ci") or of_summary)
     counted = [found["n"] for found in figures.values() if "n" in found]
     return Row(name, counted[0] if counted and metric in ("agreement", "span_exact") else None, cells)
 
@@ -216,8 +217,20 @@ def in_loop_by_dimension(samples: Sequence[SampledPair]) -> dict[str, dict[str, 
     return out
 
 
-def change(log: list[dict[str, Any]], key: str) -> tuple[float, float] | None:
-    """Means over the first and the last quarter of the steps that have the figure; None with fewer than four."""
-    values = [value for _, value in series(log, key)]
+def agreement_by_step(samples: Sequence[SampledPair], window: int = 10) -> list[tuple[int, float]]:
+    """(step of the log, weighted agreement over the last steps) of each step with a known pair among them."""
+    out = []
+    for step in sorted({sample.step for sample in samples}):
+        known = [
+            s for s in samples if step - window < s.step <= step and None not in (s.judge.verdict, s.teacher.verdict)
+        ]
+        if known:
+            alike = sum(s.weight for s in known if s.judge.verdict == s.teacher.verdict)
+            out.append((step + 1, alike / sum(s.weight for s in known)))
+    return out
+
+
+def change_of(values: Sequence[float]) -> tuple[float, float] | None:
+    """Means over the first and the last quarter; None with fewer than four."""
     quarter = len(values) // 4
     return (float(np.mean(values[:quarter])), float(np.mean(values[-quarter:]))) if quarter else None

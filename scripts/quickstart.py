@@ -31,7 +31,7 @@ from ..verifier.settings import parse_settings
 from ..verifier.tables import pair_up, read_examples, read_rollouts, write_examples, write_rollouts, write_verdicts
 from .commands import train as train_command
 from .quickstart_data import make_examples, make_rollouts, recipe, write_part
-from .summary import credit_example, headline, summarise
+from .summary import credit_example, criteria_audit, headline, summarise
 
 ASSETS = resources.files("claimwise.distill") / "assets"
 PARTS = {"train": ("train", 360, 1), "validation": ("validation", 60, 1), "heldout": ("test", 110, 1)}
@@ -69,13 +69,14 @@ def quickstart(out: Path, seed: int) -> Path:
         "train": train_policy,
         "policy-after": lambda run: measure_policy(run, "after", str(run.out / "policy")),
         "credit": lambda run: credit_example(run.out, run.asset("policy"), run.seed),
+        "audit": lambda run: criteria_audit(run.out),
     }
     results = {name: _stage(run, name, stage) for name, stage in stages.items()}
     versions = {name: metadata.version(name) for name in PACKAGES}
     summary = summarise(out, results, versions, seed)
     write_atomic(out / "summary.json", json.dumps(summary, indent=2) + "\n")
     print(headline(summary))
-    return write_report(out)
+    return write_report([out])
 
 
 def _stage(run: Run, name: str, stage: Callable[[Run], dict]) -> dict:

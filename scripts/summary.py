@@ -1,4 +1,5 @@
-"""What a quickstart found: summary.json from the tables it left, and one group's credit for the report.
+"""What a quickstart found: summary.json from the tables it left, one group's credit for the report, and how good the
+verifier's credit and its audit of the criteria are.
 
 In: a run folder with `verdicts/`, `heldout/`, `policy/` and `policy-train/`. Out: plain dictionaries.
 """
@@ -7,15 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
+from tqdm import tqdm
 
+from ..distill.oracle import OracleJudge
 from ..distill.rollouts import sample
 from ..eval.agreement import agree
 from ..eval.calibration import expected_calibration_error
-from ..trainer.credit import ScoredResponse, token_advantages
+from ..eval.criteria_audit import audit, score
+from ..eval.criteria_audit import summarise as summarise_audit
+from ..trainer.credit import ARMS, PLACEBO, Arm, GroupCredit, ScoredResponse, token_advantages
 from ..trainer.offsets import text_and_offsets
 from ..trainer.rewards import answer_reward, format_reward
 from ..verifier.judge import load_judge
@@ -23,9 +29,12 @@ from ..verifier.model import load_model
 from ..verifier.rundir import write_atomic
 from ..verifier.schema import Example, Rollout, Verdict
 from ..verifier.tables import load_image, pair_up, read_examples, read_verdicts
+from .audit_criteria import audit_all
+from .credit_groups import fidelity_by_arm, groups_of
 
 FIGURES = ("agreement", "kappa")
-CREDIT_EXAMPLES, CREDIT_GROUP = 24, 4
+CREDIT_EXAMPLES, CREDIT_GROUP, CREDIT_SHOWN = 24, 8, 4
+SHOWN_ARMS: tuple[Arm, ...] = tuple(arm for arm in ARMS if arm != PLACEBO)
 
 
 def summarise(out: Path, stages: dict[str, dict], versions: dict[str, str], seed: int) -> dict:
@@ -48,6 +57,8 @@ def summarise(out: Path, stages: dict[str, dict], versions: dict[str, str], seed
         },
         "policy": {"before": stages["policy-before"]["result"], "after": stages["policy-after"]["result"]},
         "in_loop": stages["train"]["result"],
+        "fidelity": stages["credit"]["result"]["fidelity"],
+        "criteria_audit": stages["audit"]["result"],
         "seconds": {name: stage["seconds"] for name, stage in stages.items()},
         "versions": versions,
         "seed": seed,
@@ -55,7 +66,7 @@ def summarise(out: Path, stages: dict[str, dict], versions: dict[str, str], seed
 
 
 def headline(summary: dict) -> str:
-    """The run in four lines, for the end of the command."""
+    """The run in five lines, for the end of the command."""
     judges, policy = summary["verifier"], summary["policy"]
     rows = [
         f"  {name:<12} agreement with the teacher {judges[key]['agreement']:.3f}"
@@ -66,10 +77,24 @@ def headline(summary: dict) -> str:
         )
         for name, key in (("image-aware", "image"), ("text-only", "text"), ("base", "base"))
     ]
+    prefix, audited = summary["fidelity"]["prefix"], summary["criteria_audit"]["gold"]
+    measured = [
+        f"credit fidelity (prefix) {_shown(prefix['cosine'])}, with tossed verdicts "
+        f"{_shown(prefix['coin_flip']['cosine'])}",
+        f"criterion audit: recall {_shown(audited['recall'])}, precision {_shown(audited['precision'])}",
+    ]
     read = f"{policy['before']['digits']:.3f} before, {policy['after']['digits']:.3f} after"
     return "\n".join(
-        [*rows, f"  policy       digits read right: {read}; {sum(summary['seconds'].values()):.0f} s in all"]
+        [
+            *rows,
+            f"  {'; '.join(measured)}",
+            f"  policy       digits read right: {read}; {sum(summary['seconds'].values()):.0f} s in all",
+        ]
     )
+
+
+def _shown(value: float | None) -> str:
+    return "undefined" if value is None else f"{value:.3f}"
 
 
 def wrong_criteria(text: Sequence[Verdict], image: Sequence[Verdict]) -> set[tuple[str, str]]:
@@ -96,24 +121,38 @@ def verifier_figures(gold: Sequence[Verdict], own: Sequence[Verdict], wrong: set
 
 
 def credit_example(out: Path, policy: str, seed: int) -> dict:
-    """One group of the policy's responses before training with the credit of every token, as credit.json and
-    credit.png: of some test pictures the one whose responses differ on most criteria, judged by the image-aware
-    verifier, arm `prefix`."""
+    """Groups of the policy's responses before training to some test pictures, judged by the image-aware verifier. Their
+    credit fidelity, by arm; and as credit.json and credit.png one group, that whose responses differ on most criteria,
+    with the credit of every token under every arm."""
     examples = read_examples(out / "policy-test" / "examples.parquet")[:CREDIT_EXAMPLES]
     model = load_model(policy, dtype=torch.float32)
     rollouts = sample(model, examples, CREDIT_GROUP, max_new_tokens=64, seed=seed, name="group")
+    pairs = pair_up(examples, rollouts)
     judge = load_judge(out / "verifier-image", "image", dtype=torch.float32)
-    judged = list(judge.judge_each(pair_up(examples, rollouts)))
-    groups = [slice(i * CREDIT_GROUP, (i + 1) * CREDIT_GROUP) for i in range(len(examples))]
+    judged = list(tqdm(judge.judge_each(pairs), "judging groups", len(pairs), unit="response"))
+    tokenizer = model.processor.tokenizer
+    starts = range(0, len(rollouts), CREDIT_GROUP)
+    shown = [slice(start, start + CREDIT_SHOWN) for start in starts]
     described = [
-        _describe(example, rollouts[group], judged[group], model.processor.tokenizer)
-        for example, group in zip(examples, groups, strict=True)
+        _describe(example, rollouts[group], judged[group], tokenizer)
+        for example, group in zip(examples, shown, strict=True)
     ]
     best = max(described, key=_variety)
     image = next(example.images[0] for example in examples if example.example_id == best["example_id"])
     load_image(image).save(out / "credit.png")
     write_atomic(out / "credit.json", json.dumps(best, indent=1) + "\n")
-    return {"example_id": best["example_id"]}
+    offsets = {rollout.rollout_id: _offsets(tokenizer, rollout.response) for rollout in rollouts}
+    said = [verdict for row in judged for verdict in row]
+    by_arm = fidelity_by_arm(OracleJudge("image").judge(pairs), said, groups_of(pairs)[0], offsets, seed=seed)
+    return {"example_id": best["example_id"], "fidelity": by_arm}
+
+
+def criteria_audit(out: Path) -> dict:
+    """Which of the held-out criteria are false of the image, as the image-aware verifier has it, scored against the human
+    labels, that is, the ones that are wrong on purpose."""
+    examples = read_examples(out / "heldout" / "examples.parquet")
+    findings = audit_all(examples, load_judge(out / "verifier-image", "image", dtype=torch.float32).judge)
+    return {**summarise_audit(findings), "gold": score(findings, audit(examples, OracleJudge("image").judge))}
 
 
 def _variety(group: dict) -> int:
@@ -123,15 +162,14 @@ def _variety(group: dict) -> int:
 
 
 def _describe(example: Example, rollouts: Sequence[Rollout], verdicts: Sequence[list[Verdict]], tokenizer) -> dict:
-    ids = [tokenizer(rollout.response, add_special_tokens=False)["input_ids"] for rollout in rollouts]
-    offsets = [text_and_offsets(tokenizer, row)[1] for row in ids]
+    offsets = [_offsets(tokenizer, rollout.response) for rollout in rollouts]
     texts = [rollout.response for rollout in rollouts]
     answers = answer_reward(texts, [example.answer] * len(texts))
     scored = [
         ScoredResponse(o, a, f, {v.criterion_id: (v.verdict, v.span) for v in row})
         for o, a, f, row in zip(offsets, answers, format_reward(texts), verdicts, strict=True)
     ]
-    credit = token_advantages(example.criteria, scored, arm="prefix", budget="paper")
+    credit = {arm: token_advantages(example.criteria, scored, arm=arm, budget="paper") for arm in SHOWN_ARMS}
     return {
         "arm": "prefix",
         "budget": "paper",
@@ -146,9 +184,26 @@ def _describe(example: Example, rollouts: Sequence[Rollout], verdicts: Sequence[
     }
 
 
-def _response(g: int, text: str, offsets, verdicts: Sequence[Verdict], credit) -> dict:
+def _offsets(tokenizer, response: str) -> np.ndarray:
+    return text_and_offsets(tokenizer, tokenizer(response, add_special_tokens=False)["input_ids"])[1]
+
+
+def _response(
+    g: int, text: str, offsets: np.ndarray, verdicts: Sequence[Verdict], credit: Mapping[str, GroupCredit]
+) -> dict:
     return {
         "tokens": [text[start:end] for start, end in offsets],
+        "arms": {arm: _credit(g, found) for arm, found in credit.items()},
+        "rewards": dataclasses.asdict(next(iter(credit.values())).rewards[g]),  # the same under every arm
+        "verdicts": [
+            {"criterion_id": v.criterion_id, "verdict": v.verdict, "span": v.span, "reading": v.reading}
+            for v in verdicts
+        ],
+    }
+
+
+def _credit(g: int, credit: GroupCredit) -> dict:
+    return {
         "advantages": [round(float(a), 4) for a in credit.advantages[g]],
         "terms": [
             {
@@ -158,10 +213,5 @@ def _response(g: int, text: str, offsets, verdicts: Sequence[Verdict], credit) -
                 "last": int(t.last_g[g]),
             }
             for t in credit.terms
-        ],
-        "rewards": dataclasses.asdict(credit.rewards[g]),
-        "verdicts": [
-            {"criterion_id": v.criterion_id, "verdict": v.verdict, "span": v.span, "reading": v.reading}
-            for v in verdicts
         ],
     }

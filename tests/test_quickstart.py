@@ -60,8 +60,12 @@ def test_the_summary_has_what_was_promised(finished):
         assert len(read_verdicts(finished / "verdicts" / f"attacks-{mode}.jsonl")) == figures["attacks"]["n"]
     assert set(summary["verifier"]["base"]) == {"agreement", "kappa"}
     assert set(summary["policy"]["before"]) == set(summary["policy"]["after"]) == {"digits", "conclusion", "answer"}
-    assert set(summary["in_loop"]) == {"agreement", "kappa", "sampled"}
+    assert {"agreement", "kappa", "sampled", "alarms", "teacher_missing"} <= set(summary["in_loop"])
     assert summary["in_loop"]["sampled"] == 3 * 16
+    assert set(summary["fidelity"]) == {"scalar", "scalar-z", "component", "prefix", "span"}
+    prefix = summary["fidelity"]["prefix"]
+    assert 0 < prefix["groups"] <= 24 and {"cosine", "cosine_ci", "sign", "best_changes", "coin_flip"} <= set(prefix)
+    assert summary["criteria_audit"]["gold"]["wrong"] > 0
     assert summary["seed"] == 3 and {"torch", "trl"} <= set(summary["versions"]) and summary["seconds"]["train"] > 0
 
 
@@ -90,8 +94,11 @@ def test_the_report_shows_the_credit(finished):
     page = (finished / "report.html").read_text()
     credit = json.loads((finished / "credit.json").read_text())
     assert credit["question"] in page and "Who gets the credit" in page
+    assert (finished / "report.md").is_file() and (finished / "report.json").is_file()
     for response in credit["responses"]:
-        assert len(response["tokens"]) == len(response["advantages"])
+        assert list(response["arms"]) == ["answer", "scalar", "scalar-z", "component", "prefix", "span"]
+        for arm in response["arms"].values():
+            assert len(response["tokens"]) == len(arm["advantages"])
         for verdict in response["verdicts"]:
             if verdict["span"]:
                 start, end = verdict["span"]
@@ -116,7 +123,14 @@ def test_the_same_seed_gives_the_same_summary(finished, again):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "work",
-    ["sampling policy", "distilling verifier-image", "distilling verifier-text", "judging base", "GRPO prefix"],
+    [
+        "sampling policy",
+        "distilling verifier-image",
+        "distilling verifier-text",
+        "judging base",
+        "GRPO prefix",
+        "auditing",
+    ],
 )
 def test_everything_long_shows_its_progress_and_the_time_that_is_left(again, work):
     lines = [line for line in re.split(r"[\r\n]", again[1]) if line.startswith(work)]

@@ -1,160 +1,15 @@
-"""The report: what a run holds is on the page, escaped and self-contained; what it lacks is said."""
+"""The report of a quickstart: what it holds is on the page, escaped and self-contained; what it lacks is said."""
 
 import json
+import re
 import shutil
-from dataclasses import asdict, replace
-from html.parser import HTMLParser
 
 import pytest
 from claimwise.eval.report import write_report
-from claimwise.eval.report_credit import parse_credit
-from claimwise.eval.report_data import SampledPair, read_run, series
-from claimwise.eval.report_figures import change, compare, confusion, disagreements, in_loop_by_dimension, reliability
 from claimwise.scripts.cli import main
-from claimwise.verifier.errors import InputError
-from claimwise.verifier.schema import Criterion, Example, Rollout, Verdict
-from claimwise.verifier.tables import write_examples, write_rollouts, write_verdicts
-from PIL import Image
-
-CRITERIA = (
-    Criterion("c1", "States that the top <b>digit</b> is 3.", dimension="VF", label="ESSENTIAL", weight=5),
-    Criterion("c2", "The conclusion follows.", dimension="RC", label="IMPORTANT", weight=3),
-    Criterion("c3", "Misreads the digit as 4.", dimension="VF", label="PITFALL", weight=-3),
-)
-EVIL = "The top digit is 3. <script>alert(1)</script> So it reads 3."
-TEXT = "The top digit is 3. So it reads 3."
-FIRST = (0, 20)  # "The top digit is 3. "
-
-
-def gold(mode):
-    """Of 12 rollouts c1 holds in the first half, c2 always, c3 never. c1 of examples 0 and 1 is wrong: the text alone
-    says yes, the picture no."""
-    rows = []
-    for n in range(12):
-        for criterion in CRITERIA:
-            yes = {"c1": n < 6, "c2": True, "c3": False}[criterion.id]
-            if criterion.id == "c1" and mode == "image" and n < 6:
-                yes = n % 3 == 2  # rollouts 2 and 5
-            span = FIRST if criterion.id == "c1" else None
-            rows.append(verdict(n, criterion, f"oracle-{mode}", mode, yes, float(yes), span))
-    return rows
-
-
-def verdict(n, criterion, judge, mode, yes, p_yes, span):
-    start, end = span or (None, None)
-    return Verdict(
-        example_id=f"e{n // 3}",
-        rollout_id=f"r{n:02d}",
-        criterion_id=criterion.id,
-        judge=judge,
-        mode=mode,
-        verdict=yes,
-        p_yes=p_yes,
-        span_start=start,
-        span_end=end,
-        match="pointer" if span else "none",
-        reading="3" if mode == "image" and criterion.id == "c1" else None,
-        dimension=criterion.group,
-    )
-
-
-def judged(rows, judge, mode, flips=()):
-    """A judge that answers as `rows` do, P(yes) .9 or .1, but for the flipped (rollout, criterion)."""
-    out = []
-    for v in rows:
-        yes = v.verdict ^ (v.key in flips)
-        out.append(replace(v, judge=judge, mode=mode, verdict=yes, p_yes=0.9 if yes else 0.1))
-    return out
-
-
-CREDIT = {
-    "arm": "prefix",
-    "budget": "paper",
-    "example_id": "e0",
-    "question": "What is at the top?",
-    "image": "credit.png",
-    "criteria": [
-        {"id": c.id, "text": c.text, "dimension": c.dimension, "label": c.label, "weight": c.weight} for c in CRITERIA
-    ],
-    "responses": [
-        {
-            "tokens": ["It", " is", " 3", ".", "<script>"],
-            "advantages": [0.5, 0.5, 0.5, -0.25, -0.25],
-            "terms": [
-                {"name": "answer", "added": -0.25, "first": 0, "last": 4},
-                {"name": "format", "added": 0.0, "first": 0, "last": 4},
-                {"name": "c1", "added": 0.75, "first": 0, "last": 2},
-                {"name": "c2", "added": 0.0, "first": 0, "last": 4},
-            ],
-            "rewards": {"answer": 0.0, "format": 1.0, "rubric": None, "vetoed": False},
-            "verdicts": [
-                {"criterion_id": "c1", "verdict": True, "span": [0, 8], "reading": "three"},
-                {"criterion_id": "c2", "verdict": None, "span": None, "reading": None},
-            ],
-        }
-    ],
-}
-SUMMARY = {
-    "verifier": {
-        "image": {
-            "agreement": 0.944,
-            "kappa": 0.888,
-            "by_dimension": {"VF": {"agreement": 0.917}, "RC": {"agreement": 0.917}, "IF": {"agreement": None}},
-            "wrong_criteria_agreement": 1.0,
-            "span_exact_given_yes": 0.987,
-            "ece": 0.123,
-        },
-        "text": {"agreement": 0.889, "wrong_criteria_agreement": 0.0},
-        "base": {"agreement": 0.444, "kappa": -0.111},
-    },
-    "policy": {
-        "before": {"digits": 0.576, "conclusion": 0.5, "answer": 0.295},
-        "after": {"digits": 0.893, "conclusion": 0.75, "answer": None},
-    },
-    "in_loop": {"agreement": 0.951, "kappa": 0.9, "sampled": 3},
-    "seconds": {"distill": 83.2, "grpo": 7.25},
-    "versions": {"torch": "2.13.0", "claimwise": "0.1.0"},
-    "seed": 17,
-}
-
-
-def make_run(folder):
-    pictures = [Image.new("RGB", (64, 64), (60 * n, 20, 90)) for n in range(2)]
-    examples = [Example(f"e{n}", f"What is at the top of {n}?", CRITERIA, (pictures[n % 2],)) for n in range(4)]
-    write_examples(folder / "heldout/examples.parquet", examples)
-    rollouts = [Rollout(f"r{n:02d}", f"e{n // 3}", EVIL if n < 9 else TEXT, "policy", n % 3) for n in range(12)]
-    write_rollouts(folder / "heldout/rollouts.parquet", rollouts)
-    tables = {
-        "gold-image": gold("image"),
-        "gold-text": gold("text"),
-        "image": judged(gold("image"), "verifier", "image", {("r07", "c1"), ("r08", "c2")}),
-        "text": judged(gold("text"), "verifier-text", "text"),
-        "base": judged(gold("image"), "base", "image", {(f"r{n:02d}", "c2") for n in range(10)}),
-    }
-    for name, rows in tables.items():
-        write_verdicts(folder / f"verdicts/{name}.jsonl", rows)
-    (folder / "summary.json").write_text(json.dumps(SUMMARY))
-    pictures[0].save(folder / "credit.png")
-    (folder / "credit.json").write_text(json.dumps(CREDIT))
-    log = [
-        {
-            "step": n,
-            "rubric/reward": 0.3 + n / 40,
-            "rewards/digits_read/mean": 0.5 + n / 50,
-            "rubric/VF/located": 1.0,
-            "rubric/fallbacks": 2.0,
-            "judge/agreement": float("nan") if n == 3 else 0.95,  # what json.dumps writes for a figure without basis
-        }
-        for n in range(1, 9)
-    ]
-    (folder / "policy/in_loop").mkdir(parents=True)
-    (folder / "policy/log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in log))
-    samples = zip(tables["image"][:3], tables["gold-image"][:3], strict=True)
-    (folder / "policy/in_loop/samples.jsonl").write_text(
-        "".join(
-            json.dumps({"step": 1, "weight": 2.0, "judge": asdict(a), "teacher": asdict(b)}) + "\n" for a, b in samples
-        )
-    )
+from claimwise.verifier.schema import Rollout
+from claimwise.verifier.tables import write_rollouts, write_verdicts
+from reporting import Page, gold, make_run
 
 
 @pytest.fixture(scope="module")
@@ -167,54 +22,13 @@ def made(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(made):
-    return Page(write_report(made, made.parent / "page.html").read_text())
+    return Page(write_report([made], made.parent / "page.html").read_text())
 
 
 @pytest.fixture
 def run(made, tmp_path):
     """A copy to take things away from."""
     return shutil.copytree(made, tmp_path / "run")
-
-
-class Page(HTMLParser):
-    """Elements with their attributes, the visible text by section, and a check that what is opened is closed."""
-
-    VOID = ("meta", "img", "br", "link")
-
-    def __init__(self, source):
-        super().__init__()
-        self.source, self.elements, self.open, self.sections, self.text = source, [], [], {}, ""
-        self.feed(source)
-        self.close()
-        assert not self.open
-        self.text = " ".join(self.text.split())
-
-    def handle_starttag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs)))
-        if tag not in self.VOID:
-            self.open.append((tag, dict(attrs)))
-
-    def handle_startendtag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag):
-        assert self.open[-1][0] == tag
-        self.open.pop()
-        if tag in ("td", "th"):
-            self.handle_data(" ")
-
-    def handle_data(self, data):
-        if self.open and self.open[-1][0] != "style":
-            self.text += data
-            for tag, attrs in self.open:
-                if tag == "section":
-                    self.sections[attrs["id"]] = self.sections.get(attrs["id"], "") + data
-
-    def section(self, name):
-        return " ".join(self.sections[name].split())
-
-    def of(self, tag):
-        return [attrs for name, attrs in self.elements if name == tag]
 
 
 def test_results_show_the_summary_and_the_intervals_of_the_tables(page):
@@ -226,21 +40,37 @@ def test_results_show_the_summary_and_the_intervals_of_the_tables(page):
     assert "Digits read right 0.576 0.893 +0.317" in results
     assert "Answer right 0.295 – –" in results
     assert "3 0 0.951" in results
+    assert "prefix 0.951 [0.914, 0.982] 0.931 0.027" in results and "mean of 24 groups" in results
+    assert "Recall 9 of 10 0.900 [0.600, 0.980] Precision 9 of 11 0.818" in results
     assert "agrees with oracle-image on 94.4%" in page.text
     made = page.section("made")
     assert "Seed 17" in made and "distill 1 min 23 s" in made and "grpo 7.2 s" in made and "torch 2.13.0" in made
 
 
+def test_the_adversarial_slice_stands_in_the_report(page):
+    attacks = page.section("attacks")
+    assert "image-aware 40 judged and 1 missing" in attacks
+    assert "all 0.075 [0.026, 0.199] echo 0.250 hedge 0.000" in attacks
+    assert "under attack 0.075 [0.026, 0.199]" in page.section("results")
+
+
 def test_tokens_are_coloured_by_credit_and_verdicts_listed(page):
     coloured = [(attrs.get("class"), attrs["title"]) for attrs in page.of("span") if "title" in attrs]
-    advantages = [("plus", "+0.500")] * 3 + [("minus", "−0.250")] * 2
-    assert coloured == advantages + [("plus", "+0.750")] * 3 + [(None, "+0.000")] * 2
+    scalar = [("minus", "−0.125")] * 5 + [("plus", "+0.125")] * 5
+    prefix = [("plus", "+0.500")] * 3 + [("minus", "−0.250")] * 2 + [("plus", "+0.750")] * 3 + [(None, "+0.000")] * 2
+    assert coloured == scalar + prefix
+    switch = [attrs for attrs in page.of("input") if attrs["type"] == "radio"]
+    assert [("checked" in attrs, attrs["name"]) for attrs in switch] == [(False, "arm"), (True, "arm")]
+    assert [attrs["for"] for attrs in page.of("label")] == [attrs["id"] for attrs in switch]
     credit = page.section("credit")
     assert "✓ yes States that the top <b>digit</b> is 3." in credit
     assert "It is 3" in credit and "The judge reads in the picture: three" in credit
     assert "adds +0.750 to tokens 1–3" in credit
     assert "? missing The conclusion follows." in credit and "no deciding sentence" in credit
     assert "Not credited" in credit  # the pitfall
+    assert (
+        "Counts in the rubric as a whole" in credit and "The rubric adds +0.125 to tokens 1–5" in credit
+    )  # arm scalar
     assert "less likely, −0.500" in credit and "rubric –" in credit
 
 
@@ -252,9 +82,11 @@ def test_disagreements_of_each_kind_are_shown_with_picture_and_sentence(page):
     assert '<mark class="gold">The top digit is 3. </mark>' in page.source
 
 
-def test_everything_is_escaped(page):
+def test_everything_is_escaped(page, made):
     assert not page.of("script") and not page.of("b")
     assert "<script>alert(1)</script>" in page.text and "<script" not in page.source
+    text = (made.parent / "page.md").read_text()
+    assert r"\<script\>alert(1)" in text and not re.search(r"(?<!\\)<", text)
 
 
 def test_nothing_is_loaded_from_elsewhere(page):
@@ -287,7 +119,11 @@ def test_light_dark_and_phone(page):
 
 
 def test_the_same_run_gives_the_same_page(made, page, tmp_path):
-    assert write_report(str(made), tmp_path / "again.html").read_text() == page.source
+    assert write_report([str(made)], tmp_path / "page.html").read_text() == page.source
+    for suffix in (".md", ".json"):
+        assert (tmp_path / "page").with_suffix(suffix).read_bytes() == (made.parent / "page").with_suffix(
+            suffix
+        ).read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -305,13 +141,24 @@ def test_the_same_run_gives_the_same_page(made, page, tmp_path):
 )
 def test_a_missing_part_is_said(run, missing, section, said):
     (run / missing).unlink()
-    assert said in Page(write_report(run).read_text()).section(section)
+    assert said in Page(write_report([run]).read_text()).section(section)
 
 
 def test_a_summary_alone_gives_a_page(tmp_path):
     (tmp_path / "summary.json").write_text('{"verifier": {"image": null}, "policy": {}, "seed": null}')
-    page = Page(write_report(tmp_path).read_text())
+    page = Page(write_report([tmp_path]).read_text())
     assert "no figures of a verifier" in page.section("results") and "not recorded" in page.section("made")
+
+
+@pytest.mark.parametrize("there", ["run.json", "nothing"])
+def test_an_unknown_folder_is_one_clear_line(tmp_path, there, capsys):
+    if there == "run.json":
+        (tmp_path / there).write_text('{"command": "label"}')
+    assert main(["report", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert (
+        error.count("\n") == 1 and ("there is no report of 'label'" if there == "run.json" else "holds no run") in error
+    )
 
 
 def edit(path, change):
@@ -323,7 +170,7 @@ def edit(path, change):
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (lambda run: (run / "summary.json").unlink(), "has no summary.json"),
+        (lambda run: (run / "summary.json").unlink(), "holds no run"),
         (lambda run: shutil.rmtree(run), "there is no such folder"),
         (lambda run: (run / "summary.json").write_text("{"), "summary.json: it is not JSON"),
         (lambda run: (run / "summary.json").write_text("[]"), "summary.json: it is no object"),
@@ -336,6 +183,10 @@ def edit(path, change):
         (lambda run: (run / "policy/in_loop/samples.jsonl").write_text("{}"), "samples.jsonl, row 1: it needs 'step'"),
         (lambda run: (run / "credit.png").write_bytes(b""), "credit.png: the file is empty"),
         (lambda run: edit(run / "credit.json", lambda c: c.pop("arm")), "credit.json: key 'arm'"),
+        (
+            lambda run: edit(run / "credit.json", lambda c: c["responses"][0]["arms"].pop("prefix")),
+            "response 1: it has no credit of arm 'prefix'",
+        ),
         (
             lambda run: edit(run / "credit.json", lambda c: c["responses"][0]["tokens"].pop()),
             "4 tokens and 5 advantages",
@@ -364,60 +215,29 @@ def test_bad_input_is_one_line_and_leaves_no_page(run, spoil, said, capsys):
 
 def test_the_command_writes_where_it_is_told(run, capsys):
     assert main(["report", str(run), "--out", str(run / "new/page.html")]) == 0
-    assert (run / "new/page.html").is_file() and not (run / "report.html").exists()
+    assert sorted(p.name for p in (run / "new").iterdir()) == ["page.html", "page.json", "page.md"]
+    assert not (run / "report.html").exists()
     assert "page.html" in capsys.readouterr().out
-    assert main(["report", str(run), "--out", str(run / "verdicts")]) == 2  # a folder
+    (run / "verdicts/page.html").mkdir()
+    assert main(["report", str(run), "--out", str(run / "verdicts/page.html")]) == 2  # a folder
     assert "cannot be written" in capsys.readouterr().err
+    assert main(["report", str(run), "--out", str(run / "page")]) == 2
+    assert "must end in .html" in capsys.readouterr().err
+
+
+def test_the_figures_and_the_text_lie_beside_the_page(made, page):
+    (run,) = json.loads((made.parent / "page.json").read_text())["runs"]
+    assert run["name"] == "run" and run["kind"] == "quickstart"
+    assert run["figures"]["summary"]["in_loop"]["agreement"] == 0.951
+    assert run["figures"]["agreement"]["image"]["overall"]["agreement"] == pytest.approx(34 / 36)
+    assert run["figures"]["log"][2]["judge/agreement"] is None  # no NaN
+    text = (made.parent / "page.md").read_text()
+    assert "| Agreement n = 36 | 0.944 \\[" in text and "| echo | 0.250 |" in text
+    assert "| c1 | – | +0.750 to 1–3 |" in text  # what the criterion adds, by arm
+    assert "decided by “It is 3.”, reads three" in text
 
 
 def test_help_has_an_example(capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["report", "--help"])
     assert stopped.value.code == 0 and "claimwise report runs/quickstart" in capsys.readouterr().out
-
-
-def test_figures_by_hand(made):
-    run = read_run(made)
-    compared = compare(run)
-    assert compared["image"].everything["overall"]["agreement"] == pytest.approx(34 / 36)
-    assert compared["text"].wrong is not None and compared["text"].wrong["overall"]["n"] == 4
-    assert confusion(run.verdicts["gold-image"], run.verdicts["image"]) == {
-        "VF": {"both yes": 2, "false no": 0, "false yes": 1, "both no": 9, "missing": 0},
-        "RC": {"both yes": 11, "false no": 1, "false yes": 0, "both no": 0, "missing": 0},
-        "PITFALL": {"both yes": 0, "false no": 0, "false yes": 0, "both no": 12, "missing": 0},
-    }
-    # P(yes) .1 for 22 verdicts, of which 1 is yes in gold; .9 for 14, of which 13 are
-    low, high = reliability(run.verdicts["gold-image"], run.verdicts["image"])
-    assert low == pytest.approx((0.1, 1 / 22, 22)) and high == pytest.approx((0.9, 13 / 14, 14))
-    found = {kind: [d.rollout.rollout_id for d in cases or []] for kind, cases in disagreements(run).items()}
-    assert found == {"false yes": ["r07"], "false no": ["r08"], "text-only fooled": ["r00", "r03", "r01"]}
-
-
-def test_missing_verdicts_are_counted_and_never_scored():
-    criterion = CRITERIA[0]
-    known = [verdict(n, criterion, "a", "image", True, 1.0, None) for n in range(2)]
-    other = [known[0], replace(known[1], verdict=None, p_yes=None, error="no answer")]
-    assert confusion(known, other)["VF"] == {"both yes": 1, "false no": 0, "false yes": 0, "both no": 0, "missing": 1}
-    assert reliability(known, other) == [(1.0, 1.0, 1)]
-
-
-def test_in_loop_rates_are_weighted():
-    yes = verdict(0, CRITERIA[0], "a", "image", True, 1.0, None)
-    no, unknown = replace(yes, verdict=False), replace(yes, verdict=None, error="no answer")
-    pairs = [SampledPair(1, 3.0, yes, yes), SampledPair(1, 1.0, yes, no), SampledPair(2, 9.0, yes, unknown)]
-    assert in_loop_by_dimension(pairs) == {"VF": {"sampled": 3, "unlike": 1, "agreement": 0.75}}
-
-
-def test_the_log_as_series():
-    log = [{"step": n, "x": n / 10, "y": float("nan") if n else 1} for n in range(8)]
-    assert series(log, "y") == [(0, 1.0)]
-    assert change(log, "x") == pytest.approx((0.05, 0.65)) and change(log, "y") is None
-
-
-def test_credit_is_cut_where_the_number_changes(tmp_path):
-    (response,) = parse_credit(CREDIT, tmp_path / "credit.json").responses
-    assert [[token.text for token in run] for run in response.runs] == [["It", " is", " 3"], [".", "<script>"]]
-    assert [run[0].shade for run in response.runs] == [1.0, 0.5]
-    assert [run[0].value for run in response.rubric_runs] == [0.75, 0.0]
-    with pytest.raises(InputError, match=r"credit.json: .*must be an object"):
-        parse_credit([], tmp_path / "credit.json")
