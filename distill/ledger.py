@@ -1,5 +1,6 @@
 """The ledger of a teacher's answers: an SQLite file with one row for each distinct question, written when its answer is
-there. An answer is a verdict (mode text or image) or a rubric (mode rubric; `quote` has it as JSON, the verdict is null).
+there. An answer is a verdict (mode text or image; mode lint, on a doubt about a criterion) or a rubric (mode rubric;
+`quote` has it as JSON, the verdict is null).
 
     with Ledger("teacher.sqlite") as ledger:
         ledger.write([Entry(key, judgement, 900, 40, 0.0003)], "Qwen3-VL-235B-A22B", "text", digest)

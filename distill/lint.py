@@ -1,7 +1,7 @@
 """Rubric linting: what is wrong with the criteria of an examples table, named one by one and counted.
 
-In: examples. Out: a `Report`: a `Note` for each criterion and kind of fault, with its reason and who decided (a rule or
-a model), and a note for each that the rules cannot decide. Nothing is changed; see `lint_fix`.
+In: examples. Out: a `Report`: a `Note` for each criterion and kind of fault, with its reason and who decided (a rule, or
+a model by its name), and a note for each that nobody decided. Nothing is changed; see `lint_fix`.
 
     report = lint(read_examples("examples.parquet", check_images=False))
     print(report.counts()["kind"])
@@ -30,7 +30,8 @@ KINDS = {
     "dimension": "Does the dimension contradict the text (VF: what the image shows, RC: a step of reasoning, IF: the "
     "form that the question asks for)?",
     "answer_only": "Does this criterion say nothing but what the final answer is?",
-    "weight": "Is the weight out of line with the label?",
+    "weight": "Is the weight out of line with the label (from 5 ESSENTIAL, from 3 IMPORTANT, else OPTIONAL, negative "
+    "PITFALL), or, where there is none, with what the text asks for?",
     "polarity": "Is it unclear, or the wrong way round, whether yes to this criterion is good or bad?",
     "outside": "Does this criterion refer to something that is in neither image, question nor response?",
 }
@@ -38,7 +39,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Note:
-    """One criterion and one kind of fault. `decided_by` is "rule", "model", or None: undecided by rules."""
+    """One criterion and one kind of fault. `decided_by` is "rule", the model's name, or None: undecided."""
 
     example_id: str
     criterion_id: str
@@ -60,11 +61,13 @@ Ask = Callable[[Sequence[tuple[Example, Note]]], Sequence[bool | None]]
 
 @dataclass(frozen=True)
 class Report:
-    """What the lint found in `examples`. `cleared` counts, per kind, the doubts in which a model saw no fault."""
+    """What the lint found in `examples`. `cleared` counts, per kind, the doubts in which a model saw no fault; `model` is
+    its name, None where none was asked."""
 
     examples: tuple[Example, ...]
     notes: tuple[Note, ...]
     cleared: Counter[str]
+    model: str | None = None
 
     @property
     def findings(self) -> list[Note]:
@@ -90,13 +93,15 @@ class Report:
 
     def _of_kind(self, kind: str) -> dict[str, int]:
         by = Counter(note.decided_by for note in self.notes if note.kind == kind)
-        return {"by_rules": by["rule"], "by_model": by["model"], "cleared": self.cleared[kind], "undecided": by[None]}
+        by_model = by.total() - by["rule"] - by[None]
+        return {"by_rules": by["rule"], "by_model": by_model, "cleared": self.cleared[kind], "undecided": by[None]}
 
     def as_json(self) -> dict[str, Any]:
         return {
             "examples": len(self.examples),
             "criteria": sum(len(example.criteria) for example in self.examples),
             "faulty": len({(note.example_id, note.criterion_id) for note in self.findings}),
+            "model": self.model,
             "counts": self.counts(),
             "findings": [asdict(note) for note in self.findings],
             "undecided": [asdict(note) for note in self.undecided],
@@ -107,8 +112,8 @@ def _value(example: Example, criterion: Criterion, column: str) -> str:
     return str(example.source if column == "source" else getattr(criterion, column))
 
 
-def lint(examples: Iterable[Example], ask: Ask | None = None) -> Report:
-    """The rules on every criterion; `ask`, if given, decides what they leave open."""
+def lint(examples: Iterable[Example], ask: Ask | None = None, model: str = "model") -> Report:
+    """The rules on every criterion; `ask`, if given, decides what they leave open, under the name `model`."""
     seen: list[Example] = []
     found: list[tuple[Example, Note]] = []
     for example in examples:  # perhaps behind a progress bar: once only
@@ -125,8 +130,8 @@ def lint(examples: Iterable[Example], ask: Ask | None = None) -> Report:
         if verdict is False:
             cleared[note.kind] += 1
         else:
-            notes.append(replace(note, decided_by="model") if verdict else note)
-    return Report(tuple(seen), tuple(notes), cleared)
+            notes.append(replace(note, decided_by=model) if verdict else note)
+    return Report(tuple(seen), tuple(notes), cleared, model if ask else None)
 
 
 def lint_example(example: Example) -> list[Note]:

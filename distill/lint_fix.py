@@ -90,7 +90,8 @@ def _same(criterion: Criterion, other: Criterion) -> bool:
 
 
 def _change(example: Example, criterion: Criterion, field: str, before, after, note: Note) -> Change:
-    return Change(example.example_id, criterion.id, field, before, after, note.kind, note.reason)
+    reason = note.reason if note.decided_by == "rule" else f"{note.reason} (decided by {note.decided_by})"
+    return Change(example.example_id, criterion.id, field, before, after, note.kind, reason)
 
 
 def extra_columns(table: Path) -> list[str]:

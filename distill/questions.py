@@ -31,7 +31,7 @@ class Questions(Protocol):
 
     @property
     def mode(self) -> str:
-        """The ledger's word for what is asked: text, image, or rubric."""
+        """The ledger's word for what is asked: text, image, rubric, or lint."""
         ...
 
     def prompt_hash(self, several: bool) -> str: ...

@@ -15,13 +15,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from ..eval.answers import ANSWER, answer_criterion
 from ..eval.difficulty import gives_answer
 from ..eval.policy import RULES, Judged
 from ..verifier.errors import InputError
-from ..verifier.schema import Criterion, Example, Rollout, Verdict
+from ..verifier.schema import Example, Rollout, Verdict
 from ..verifier.tables import read_verdicts, write_verdicts
 
-ANSWER = "@final-answer"  # id of the criterion that stands in where no rule decides; no rubric's own
 MAX_MISSING = 0.5  # with more of the verdicts missing the judge is to be mended, not the policy reported on
 Item = tuple[Example, Rollout]
 
@@ -37,8 +37,7 @@ def asked(items: Sequence[Item], decided: Sequence[bool | None]) -> list[Item]:
     out = []
     for (example, rollout), right in zip(items, decided, strict=True):
         if right is None and has_answer(example):
-            criterion = Criterion(ANSWER, f"Gives the final answer {example.answer}.")
-            example = replace(example, criteria=(*example.criteria, criterion))
+            example = replace(example, criteria=(*example.criteria, answer_criterion(example)))
         out.append((example, rollout))
     return out
 

@@ -21,11 +21,16 @@ def add_flags(add: Callable[..., Any], max_tokens: str) -> None:
     """The flags of a teacher behind a server; `max_tokens` is the default length of an answer, in words."""
     add("--max-in-flight", type=int, default=32, metavar="N", help="calls at a time, at most (default: 32)")
     add("--timeout", type=float, default=120.0, metavar="S", help="seconds that a call may take (default: 120)")
+    add_cost_flags(add, max_tokens, "print calls, tokens and cost; ask nothing and write nothing")
+
+
+def add_cost_flags(add: Callable[..., Any], max_tokens: str, dry_run: str) -> None:
+    """Those of them that bear on the cost, for a command that has the others already; `dry_run` says what that does."""
     add("--max-tokens", type=int, metavar="N", help=f"length of an answer (default: {max_tokens})")
     add("--price-in", type=float, metavar="P", help="price of a million prompt tokens")
     add("--price-out", type=float, metavar="P", help="price of a million completion tokens")
     add("--budget", type=float, metavar="B", help="stop before all that the ledger holds has cost more than this")
-    add("--dry-run", action="store_true", help="print calls, tokens and cost; ask nothing and write nothing")
+    add("--dry-run", action="store_true", help=dry_run)
     add("--processor", metavar="PATH", help="count the tokens of --dry-run with this model's processor")
 
 

@@ -9,6 +9,7 @@ from email.utils import format_datetime
 import pytest
 from claimwise.verifier.chat import ChatClient, Gate
 from claimwise.verifier.chat_errors import ChatError, error_of_status, retry_after_s
+from claimwise.verifier.crew import results_of
 from claimwise.verifier.errors import InputError
 from servers import Reply, Server, say, status
 
@@ -185,7 +186,7 @@ def test_a_rate_limited_server_is_served_to_the_end():
     """No more than three at a time are let in; the client finds that out and loses nothing."""
 
     def behave(call):
-        return say("hi", wait_s=0.02) if server._now <= 3 else status(429, "")
+        return say("hi", wait_s=0.05) if server._now <= 3 else status(429, "")
 
     with Server(behave) as server:
         answers, client = ask(server, count=60, max_in_flight=16)
@@ -234,17 +235,38 @@ def test_a_refused_parameter_is_left_out_from_then_on(behave, changed):
     assert sent[-5:] == [wanted] * 5 and len(sent) - 5 == len(client.adapted) in (1, 2)
 
 
-def test_a_server_that_is_down_from_the_start_is_tried_for_one_question():
+def test_a_server_that_fails_on_everything_is_given_up():
+    async def work(client, _):
+        (error,) = await asyncio.gather(client.ask(HELLO), return_exceptions=True)
+        return error.kind
+
     with Server(in_turn(status(500, "down"))) as server:
-        errors, _ = ask(server, count=50, tries=3)
-    assert len(server.calls) == 3 and {error.kind for error in errors} == {"server"}
+        client = ChatClient(server.url, "m", tries=3, backoff_s=0.01)
+        assert list(results_of(client, iter(range(200)), work, 2)) == ["server"] * 200
+        calls = len(server.calls)
+    assert 64 * 3 <= calls <= 65 * 3  # twice as many questions as may be in flight, and perhaps one more
+
+
+def test_a_first_question_that_the_server_fails_on_stops_no_other():
+    down = status(500, "down")
+    with Server(in_turn(down, down, down, OK)) as server:
+        (error, *answers), client = ask(server, count=9, tries=3)
+    assert error.kind == "server" and [answer.text for answer in answers] == ["hi"] * 8
+    assert (len(server.calls), client.errors) == (11, {"server": 3})
+
+
+def test_a_wrong_key_stops_all_behind_a_failure_too():
+    with Server(in_turn(status(500, "down"), status(401, "no"))) as server:
+        errors, _ = ask(server, count=50, tries=1, max_in_flight=1)
+    assert [error.kind for error in errors] == ["server"] + ["key"] * 49 and len(server.calls) == 2
 
 
 def test_nobody_there():
     with Server() as server:
         url = server.url
-    (error,), client = ask(url, tries=3)
-    assert (error.kind, error.lost, client.errors) == ("connection", 0, {"connection": 3}) and url in error.message
+    errors, client = ask(url, count=50, tries=3)
+    assert {(error.kind, error.lost) for error in errors} == {("connection", 0)} and url in errors[0].message
+    assert client.errors == {"connection": 3}  # one question's tries
 
 
 @pytest.mark.parametrize("url", ["localhost:8000", "", "ftp://x/v1", "http://", "http://[x/v1", "file:///etc/passwd"])

@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..eval.answers import answer_criterion
 from ..verifier.errors import InputError
-from ..verifier.schema import Criterion, Example, Judge, Rollout, Verdict
+from ..verifier.schema import Example, Judge, Rollout, Verdict
 from .offsets import texts_and_offsets
-
-ANSWER = "@final-answer"  # id of the criterion that stands in where no rule decides; no rubric's own
 
 
 @dataclass(frozen=True)
@@ -62,8 +61,7 @@ def judge_completions(
 
 
 def _with_answer(example: Example) -> Example:
-    criterion = Criterion(ANSWER, f"Gives the final answer {example.answer}.")
-    return replace(example, criteria=(*example.criteria, criterion))
+    return replace(example, criteria=(*example.criteria, answer_criterion(example)))
 
 
 def ask_judge(judge: Judge, items: Sequence[tuple[Example, Rollout]]) -> list[list[Verdict]]:

@@ -4,9 +4,9 @@
         answer = await client.ask([{"role": "user", "content": "3 or 4?"}], max_tokens=8)
 
 The very first question goes alone, so that a wrong key, model or address costs one call; where the server fails on this
-question, the others are asked all the same. Up to `max_in_flight` go at once; a server that is busy (429) halves that, each
-answer raises it again a little, and Retry-After holds everything back for as long as it says. What may pass is asked again
-after a random, growing pause; the key comes from the environment.
+question, the others are asked all the same. Up to `max_in_flight` go at once; a server that is busy (429) halves that,
+each answer raises it again a little, and Retry-After holds everything back for as long as it says. What may pass is asked
+again after a random, growing pause; the key comes from the environment.
 Parameters that a server refuses by name are left out from then on and listed in `adapted`.
 """
 
@@ -214,8 +214,9 @@ def _is_address(url: str) -> bool:
 
 
 class Gate:
-    """How many calls are in flight: one until it is opened, by the first answer at the latest, then up to `most`. Additive increase by one for each
-    round of answers, multiplicative decrease by half, once for all calls that were sent before the decrease."""
+    """How many calls are in flight: one until it is opened, at the first answer if not before, then up to `most`.
+    Additive increase by one for each round of answers, multiplicative decrease by half, once for all calls that were
+    sent before the decrease."""
 
     def __init__(self, most: int):
         self.most, self.limit, self.in_flight = most, 1.0, 0

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...verifier.errors import InputError
-from ...verifier.rundir import write_atomic
-from ...verifier.tables import read_examples, write_examples, write_rollouts
+from ...verifier.tables import read_examples, write_rollouts
+from .. import rating
 from ..parser import CommandParser
 
 if TYPE_CHECKING:
@@ -19,14 +19,16 @@ if TYPE_CHECKING:
 
     from ...distill.rollout_backends import Backend, Job, Refusal
     from ...distill.rollout_run import Plan
-    from ...verifier.schema import Example, Rollout
+    from ...distill.teacher import TeacherSettings
 
 EXAMPLE = """example:
   claimwise rollout --policy runs/policy --examples heldout/examples.parquet --samples 4 --edits 2 --out rollouts.parquet
   claimwise rollout --server http://localhost:8000/v1 --policy Qwen/Qwen2.5-VL-7B-Instruct --temperature 0.7 1 \\
-      --examples examples.parquet --samples 8 --difficulty --out rollouts.parquet
+      --examples examples.parquet --samples 8 --difficulty --out rollouts.parquet \\
+      --teacher http://localhost:8001/v1 --teacher-model Qwen3-VL-235B-A22B-Instruct
 
-stopped by Ctrl-C or anything else, the same command goes on: finished responses wait in rollouts.parquet.part
+stopped by Ctrl-C or anything else, the same command goes on: finished responses wait in rollouts.parquet.part,
+the teacher's answers in its ledger. The exit status is 3 where the budget ended the teacher's work first.
 """
 TABLES = (".jsonl", ".parquet")
 
@@ -44,7 +46,7 @@ def make_parser() -> CommandParser:
         "max_model_len=8192 tensor_parallel_size=2")  # fmt: skip
     add("--server", metavar="URL", help="ask this OpenAI-compatible server instead, such as http://localhost:8000/v1")
     add("--key-env", default="OPENAI_API_KEY", help="variable that holds the server's key (default: OPENAI_API_KEY)")
-    add("--in-flight", type=int, default=32, help="requests to the server at once (default: 32)")
+    add("--in-flight", type=int, default=32, help="requests to a server at once (default: 32)")
     add("--timeout", type=float, default=600.0, help="seconds until a request is given up (default: 600)")
     add("--samples", type=int, default=4, help="responses per example, policy and temperature (default: 4)")
     add("--temperature", type=float, nargs="+", default=[1.0], help="one or several, 0 is greedy (default: 1); with "
@@ -62,14 +64,16 @@ def make_parser() -> CommandParser:
     add("--difficulty-out", metavar="TABLE", help="the rated example table (default: beside --out, "
         "<its name>-examples)")  # fmt: skip
     add("--seed", type=int, default=0, help="the same seed gives the same rollouts (default: 0)")
+    rating.add_flags(parser)
     return parser
 
 
 def main(argv: list[str]) -> int:
     args = make_parser().parse_args(argv)
     out = Path(args.out)
+    ledger = Path(args.ledger or out.with_name(f"{out.stem}-teacher.sqlite"))
     rated_out = Path(args.difficulty_out or out.with_name(f"{out.stem}-examples{out.suffix}"))
-    _check(args, out, rated_out)
+    settings = _check(args, out, rated_out)
     examples = read_examples(args.examples)
     if not examples:
         raise InputError(f"{args.examples} holds no example; there is nothing to sample")
@@ -85,20 +89,27 @@ def main(argv: list[str]) -> int:
             print(f"claimwise rollout: {_failure(out, part.path, refused, len(wanted))}", file=sys.stderr)
             return 1
         sampled = part.finished(wanted)
+        of_first = [row for row in sampled if row.policy == wanted[0].policy]
+        if args.dry_run and settings is not None:
+            print(*rating.dry_run(args, ledger, examples, of_first, settings), sep="\n")
+            return 0
         originals = sampled + (references(examples) if args.references else [])
         edited = list(with_edits(originals, args.edits, args.empty_share, args.seed, tuple(ALL_EDITS)))
         write_rollouts(out, originals + edited)
         print(f"{out}: {len(originals + edited)} rollouts of {len(examples)} examples, {len(edited)} of them edited")
         if refused:
             print(f"  {_reasons(refused, len(wanted))}")
+        status, more = 0, False
         if args.difficulty or args.difficulty_out:
-            print(_rate(rated_out, examples, [row for row in sampled if row.policy == wanted[0].policy]))
-        part.remove()
-    return 0
+            status, more = rating.rate_and_write(args, ledger, rated_out, examples, of_first, settings)
+        if not more:
+            part.remove()
+    return status
 
 
-def _check(args, out: Path, rated_out: Path) -> None:
-    """Raises InputError for what would fail only when all is sampled, or would overwrite a table."""
+def _check(args, out: Path, rated_out: Path) -> TeacherSettings | None:
+    """The teacher's settings, if there is one. Raises InputError for what would fail only when all is sampled, or would
+    overwrite a table."""
     difficulty = args.difficulty or args.difficulty_out
     for path in (out, rated_out) if difficulty else (out,):
         if path.suffix not in TABLES:
@@ -115,6 +126,7 @@ def _check(args, out: Path, rated_out: Path) -> None:
         raise InputError("--edits must be 0 or more, --empty-share and --max-failed shares from 0 to 1")
     if args.name and len(args.name) != len(args.policy):
         raise InputError(f"there are {len(args.policy)} policies but {len(args.name)} names; give one --name for each")
+    return rating.check_flags(args, bool(difficulty))
 
 
 def _plan(args) -> Plan:
@@ -177,30 +189,3 @@ def _reasons(refused: Sequence[tuple[Job, Refusal]], wanted: int) -> str:
     names = ", ".join(job.rollout_id for job, _ in refused[:5]) + (", ..." if len(refused) > 5 else "")
     job, first = refused[0]
     return f"{len(refused)} of {wanted} responses are missing ({kinds}): {names}; {job.rollout_id}: {first.reason}"
-
-
-def _rate(out: Path, examples: Sequence[Example], sampled: Sequence[Rollout]) -> str:
-    """Writes the rated examples, and beside them a line for each example with its count; says how many are what."""
-    from ...eval.difficulty import EASY, counts, kept, rate
-
-    rated = rate(examples, sampled)
-    listed = out.with_name(f"{out.stem}-counts.jsonl")
-    rows = [
-        {
-            "example_id": row.example.example_id,
-            "right": row.right,
-            "undecided": [rollout.rollout_id for rollout in row.undecided],
-            "missing": row.missing,
-            "difficulty": row.difficulty,
-        }
-        for row in rated
-    ]
-    write_examples(out, kept(rated))
-    write_atomic(listed, "".join(json.dumps(row) + "\n" for row in rows))
-    found = counts(rated)
-    easy = [row.example.example_id for row in rated if row.difficulty == EASY]
-    dropped = f"; left out as all right: {', '.join(easy[:5])}{', ...' if len(easy) > 5 else ''}" if easy else ""
-    told = ", ".join(f"{found[name]} {name}" for name in ("hard", "medium", "simple", EASY, "open"))
-    nameless = sum(not (example.answer or "").strip() for example in examples)
-    without = f"; {nameless} example{'s have' if nameless > 1 else ' has'} no answer" if nameless else ""
-    return f"{out}: {told}{dropped}\n  {found['undecided']} responses that no rule decides{without}; all in {listed}"

@@ -1,19 +1,21 @@
 """`claimwise rubrics`: what is wrong with the criteria of an example table (`lint`), or new ones (`write`: see
 `rubrics_write`).
 
-In: an example table; its images are not opened. Out: each fault named and counted, as text or as one JSON object;
-with `--fix` a new table and the list of what was changed in it.
+In: an example table; its images are not opened. Out: each fault named and counted, as text or as one JSON object, with
+who decided, a rule or a model; with `--fix` a new table and the list of what was changed in it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...verifier.errors import InputError
+from ..lint_asking import add_model_flags, asker_of
 from ..parser import CommandParser
 from .rubrics_write import write
 
@@ -29,6 +31,7 @@ claimwise rubrics lint --help and claimwise rubrics write --help say more."""
 LINT_EXAMPLE = """example:
   claimwise rubrics lint examples.parquet --json > lint.json
   claimwise rubrics lint examples.parquet --fix mended.parquet
+  claimwise rubrics lint examples.parquet --server http://localhost:8000/v1 --model Qwen3-VL-235B-A22B-Instruct
 
 The kinds of fault:
   compound     more than one proposition, which could get different verdicts
@@ -39,13 +42,15 @@ The kinds of fault:
   weight       out of line with the label: from 5 ESSENTIAL, from 3 IMPORTANT, else OPTIONAL, negative PITFALL
   polarity     unclear whether yes is good or bad ("does not ..." where yes means that the failure is committed)
   outside      refers to what the judge does not see ("as in step 2 above", "the reference answer")
-The rules read English. What they can't decide is listed as undecided; it is no fault yet.
+The rules read English. What they can't decide is listed as undecided; it is no fault yet. With --server and --model a
+chat model is asked about that, and about nothing else; each finding says whether a rule or which model decided. What the
+model cannot say stays undecided. All its answers are in the ledger: stopped in any way, the same command goes on.
 
 --fix mends only what is safe: weight from label (or the label, where the text's own prefix sides with the weight), a
 dimension for which the text clearly speaks, exact duplicates taken out. OUT-changes.jsonl names every change. Texts and
 yes_means stay as they are, and nothing becomes or stops being a pitfall.
 
-Exit status: 0 when the lint ran, whatever it found."""
+Exit status: 0 when the lint ran, whatever it found; 3 where the budget ended the asking first."""
 
 
 def make_parser() -> CommandParser:
@@ -68,22 +73,35 @@ def lint(argv: list[str]) -> int:
     parser.add_argument("examples", metavar="E", type=Path, help="example table (.parquet or .jsonl)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--fix", metavar="OUT", type=Path, help="write a new table with what is safe to mend mended")
+    add_model_flags(parser)
     args = parser.parse_args(argv)
     if args.fix is not None:
         _check_out(args.examples, args.fix)
+    asker = asker_of(args)
     from tqdm import tqdm
 
     from ...distill.lint import lint as run
     from ...verifier.tables import read_examples
 
-    report = run(tqdm(read_examples(args.examples, check_images=False), "lint", unit=" examples", disable=None))
-    fixed = None if args.fix is None else _fix(report, args.examples, args.fix)
+    examples = tqdm(read_examples(args.examples, check_images=False), "lint", unit=" examples", disable=None)
+    if asker and args.dry_run:
+        by_rules = run(examples)
+        by_id = {example.example_id: example for example in by_rules.examples}
+        print(*asker.dry_run([(by_id[note.example_id], note) for note in by_rules.undecided]), sep="\n")
+        return 0
+    report = run(examples, asker, asker.model) if asker else run(examples)
+    too_early = bool(asker and asker.status)
+    fixed = None if args.fix is None or too_early else _fix(report, args.examples, args.fix)
     if args.json:
         print(json.dumps(report.as_json() | ({"fix": fixed} if fixed else {}), ensure_ascii=False))
     else:
         print(as_text(report))
         print(_fix_line(fixed), end="")
-    return 0
+    if asker and too_early and args.fix:
+        asker.lines.append(f"{args.fix} is not written yet")
+    if asker and asker.lines:
+        print(*asker.lines, sep="\n", file=sys.stderr if args.json else sys.stdout)
+    return asker.status if asker else 0
 
 
 def _check_out(table: Path, out: Path) -> None:
@@ -136,17 +154,23 @@ def _fix_line(fixed: dict[str, Any] | None) -> str:
 def as_text(report: Report) -> str:
     """Every finding, then every doubt, then the counts."""
     found = report.as_json()
-    lines = [_line(note) for note in (*report.findings, *report.undecided)]
+    lines = [_line(note, report.model) for note in (*report.findings, *report.undecided)]
     counts = report.counts()
     tables = [_table("kind", counts["kind"])] + [
         _table(name, counts[name]) for name in ("source", "dimension", "label")
     ]
     total = f"{found['faulty']} of {found['criteria']} criteria have a fault ({found['examples']} examples)"
+    by_model, cleared = (sum(row[name] for row in counts["kind"].values()) for name in ("by_model", "cleared"))
+    by = f"{report.model} decided {by_model + cleared} of them, {by_model} as faults; " if report.model else ""
+    doubts = by_model + cleared + len(report.undecided)
+    if doubts:
+        total += f"\nrules left {doubts} doubts open; {by}undecided: {len(report.undecided)}"
     return "\n\n".join(["\n".join(lines), *tables, total]).lstrip("\n")
 
 
-def _line(note: Note) -> str:
-    decided = f"by {note.decided_by}: {note.rule}" if note.decided_by else f"undecided by rules: {note.rule}"
+def _line(note: Note, model: str | None) -> str:
+    nobody = f"undecided by rules{f' and {model}' if model else ''}"
+    decided = f"{f'by {note.decided_by}' if note.decided_by else nobody}: {note.rule}"
     return f"{note.example_id} {note.criterion_id}: {note.kind} ({decided}): {note.reason}\n    {note.text}"
 
 
