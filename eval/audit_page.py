@@ -27,6 +27,7 @@ from typing import Any
 from ..verifier.errors import InputError
 from ..verifier.schema import Criterion
 from ..verifier.tables import atomic_write, load_image
+from . import pages
 from .audit_sample import Drawn, Pair
 
 FORMAT, VERSION = "claimwise-audit", 1
@@ -66,16 +67,9 @@ def write_page(drawn: Sequence[Drawn], out: Path) -> tuple[Path, Path]:
 
 def render(data: str, page: str) -> str:
     """`data` is JSON that is safe within a script element, `page` its hash."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = pages.environment()
     environment.policies["json.dumps_kwargs"] = {
         "sort_keys": False
     }  # the questions' order is that of their keys 1 to 4

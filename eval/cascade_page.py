@@ -5,10 +5,9 @@ In: the dictionary of `cascade_band.choose_band`. Out: text for the screen, HTML
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import plots
+from . import pages, plots
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -89,21 +88,16 @@ def _interval(point: dict[str, Any], name: str) -> str:
 
 
 def as_page(found: dict[str, Any]) -> str:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("cascade.html.j2").render(
-        sentences=sentences(found),
-        notes=notes(found),
-        plot=plot(found),
-        priced=found["price"] is not None,
-        rows=[(_row(point), _chosen(point, found)) for point in found["curve"]],
+    return (
+        pages.environment()
+        .get_template("cascade.html.j2")
+        .render(
+            sentences=sentences(found),
+            notes=notes(found),
+            plot=plot(found),
+            priced=found["price"] is not None,
+            rows=[(_row(point), _chosen(point, found)) for point in found["curve"]],
+        )
     )
 
 

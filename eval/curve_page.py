@@ -6,12 +6,11 @@ optimizer steps of each point at most. Out: text for the screen, HTML.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from . import plots
+from . import pages, plots
 from .learning_curve import FIGURES
 
 
@@ -65,22 +64,17 @@ def as_text(curve: dict[str, Any]) -> str:
 
 
 def as_page(curve: dict[str, Any]) -> str:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("curve.html.j2").render(
-        curve=curve,
-        figures=FIGURES,
-        plot=_plot(curve),
-        sentences=sentences(curve),
-        notes=notes(curve),
-        shown=lambda value: "-" if value is None else f"{value:.3f}",
+    return (
+        pages.environment()
+        .get_template("curve.html.j2")
+        .render(
+            curve=curve,
+            figures=FIGURES,
+            plot=_plot(curve),
+            sentences=sentences(curve),
+            notes=notes(curve),
+            shown=lambda value: "-" if value is None else f"{value:.3f}",
+        )
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..verifier.errors import InputError
 from ..verifier.tables import atomic_write
-from . import plots
+from . import pages, plots
 from .report_blocks import CreditView, Report, signed, three
 from .report_data import read_object
 from .report_distill import distill_report
@@ -103,15 +103,8 @@ def _finite(value: Any) -> Any:
 
 
 def render(reports: Sequence[Report]) -> str:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = pages.environment()
     shown = [
         len(block.credit.arms)
         for report in reports
