@@ -40,7 +40,7 @@ def measure() -> tuple[float, float]:
         model = AutoModelForImageTextToText.from_pretrained(base, dtype=torch.float32)
         policy = get_peft_model(model, config)
 
-        def second_adapter() -> Judge:
+        def second_adapter() -> SharedBaseJudge:
             judge = SharedBaseJudge(adapter, str(base))
             judge.attach(policy)
             judge.judge([item])
@@ -74,6 +74,6 @@ def _save(folder: Path, config: LoraConfig) -> tuple[Path, Path]:
     processor = build_processor()
     build_model(processor, WIDTH, LAYERS, 0.02).save_pretrained(base)
     processor.save_pretrained(base)
-    get_peft_model(load_model(base).model, config).save_pretrained(adapter)
+    get_peft_model(load_model(base).model, config).save_pretrained(str(adapter))
     VerifierCard("bench", str(base), base_hash(base), prompt_hash("image", True), "image", True).write(adapter)
     return base, adapter

@@ -128,7 +128,7 @@ class Alarms:
                 test.restart()
         return found
 
-    def end_step(self) -> list[Alarm | RisingAndFalling]:
+    def end_step(self) -> Sequence[Alarm | RisingAndFalling]:
         """Closes the step that the last samples are of: whether reward and agreement part, told once when it begins."""
         agreement = weighted_agreement(self._step)["agreement"]
         if agreement is not None:
@@ -164,4 +164,5 @@ def _trend(values: Sequence[float], direction: str) -> bool:
 
     if len(set(values)) == 1:
         return False
-    return bool(kendalltau(range(len(values)), values, alternative=direction).pvalue < TREND_P)
+    _, p = kendalltau(range(len(values)), values, alternative=direction)
+    return bool(p < TREND_P)

@@ -78,7 +78,7 @@ class SharedBaseJudge:
 def _active(policy: PeftModel) -> Iterator[None]:
     """The verifier active and frozen; afterwards all is as it was. (PEFT's plain switch turns on the gradients of the
     adapter it switches to, and off those of the other.)"""
-    own, training = policy.active_adapter, policy.training
+    own, training = str(policy.active_adapter), policy.training
     learning = [parameter for parameter in policy.parameters() if parameter.requires_grad]
     policy.set_adapter(ADAPTER, inference_mode=True)
     policy.eval()
