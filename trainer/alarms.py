@@ -128,14 +128,14 @@ class Alarms:
                 test.restart()
         return found
 
-    def end_step(self) -> Sequence[Alarm | RisingAndFalling]:
+    def end_step(self) -> list[Alarm | RisingAndFalling]:
         """Closes the step that the last samples are of: whether reward and agreement part, told once when it begins."""
         agreement = weighted_agreement(self._step)["agreement"]
         if agreement is not None:
             self._steps = [*self._steps, (self._step[-1].step, self._step[-1].reward, agreement)][-TREND_STEPS:]
         self._step = []
         found = rising_and_falling(self._steps)
-        news = [found] if found and not self._hacked else []
+        news: list[Alarm | RisingAndFalling] = [found] if found and not self._hacked else []
         self._hacked = found is not None
         return news
 
@@ -164,5 +164,5 @@ def _trend(values: Sequence[float], direction: str) -> bool:
 
     if len(set(values)) == 1:
         return False
-    _, p = kendalltau(range(len(values)), values, alternative=direction)
-    return bool(p < TREND_P)
+    found: Any = kendalltau(range(len(values)), values, alternative=direction)
+    return bool(found.pvalue < TREND_P)
