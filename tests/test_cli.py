@@ -111,3 +111,12 @@ def test_the_status_and_the_rest_of_the_arguments_pass_through(command):
     command(lambda argv: None)
     assert main(["credit"]) == 0
     assert seen == [["group.json", "--json"]]
+
+
+@pytest.mark.parametrize("command", ["audit", "cascade", "study"])
+def test_a_command_of_commands_lists_them(command, capsys):
+    assert main([command]) == 2 and main([command, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert out.count(f"usage: claimwise {command} ") == 2 and "example:" in out
+    assert main([command, "nonsense"]) == 2
+    assert f"there is no {command} 'nonsense'" in capsys.readouterr().err

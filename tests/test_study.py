@@ -176,9 +176,7 @@ def test_a_recipe_that_cannot_be_run_is_one_line(tmp_path, capsys, change, reaso
     assert reason in error and error.count("\n") == 1 and not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    "argv", [[], ["arm"], ["arms"], ["judges", "--out", "x"], ["arms", "--out", "x", "--jobs", "0"]]
-)
+@pytest.mark.parametrize("argv", [["arm"], ["arms"], ["judges", "--out", "x"], ["arms", "--out", "x", "--jobs", "0"]])
 def test_what_is_missing_or_unknown_is_one_line(argv, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["study", *argv]) == 2
