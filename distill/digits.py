@@ -1,4 +1,4 @@
-"""The embedded world: pictures of four handwritten digits, what is said about them, and what is true.
+"""The embedded world: pictures of handwritten digits, what is said about them, and what is true.
 
 In: scikit-learn's 1,797 handwritten digits with their human labels. Out: examples (a 2x2 picture, a question, a rubric
 with some criteria wrong on purpose), responses in varied wording, and the gold answer to any criterion of any response:
@@ -7,9 +7,10 @@ what the text says, what the image allows, the deciding sentence, and what the i
 
 from __future__ import annotations
 
+import math
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
@@ -20,15 +21,15 @@ from PIL import Image
 from ..verifier.errors import InputError
 from ..verifier.schema import Criterion, Example, Mode
 from ..verifier.sentences import split_sentences, trim
+from .grids import TWO, WORLDS, Grid, grid_of
 
-POSITIONS = ("top-left", "top-right", "bottom-left", "bottom-right")
-LINES = {"top row": (0, 1), "bottom row": (2, 3), "left column": (0, 2), "right column": (1, 3)}
-SIDE = 32  # pixels of one digit; a picture has two by two
+POSITIONS, LINES = TWO.positions, TWO.lines
+SIDE = 32  # pixels of one digit
 QUESTIONS = ("What does the {line} read?", "Which digits are in the {line}?")
 READS = ("The {place} digit is {digit}.", "At the {place} I see {digit}.", "The digit at the {place} is {digit}.")
 NEGATION = "The {place} digit is not {digit}."
-CONCLUSIONS = ("So the {line} reads {first} {second}.", "Thus the {line} is {first} {second}.")
-ANSWER = "Answer: {first} {second}"
+CONCLUSIONS = ("So the {line} reads {figures}.", "Thus the {line} is {figures}.")
+ANSWER = "Answer: {figures}"
 CLAIMS = {  # the wordings of each kind of criterion
     "read": ("States that the {place} digit is {digit}.", "Reads the {place} digit as {digit}."),
     "pitfall": ("Wrongly reads the {place} digit as {digit}.",),
@@ -39,11 +40,7 @@ CLAIMS = {  # the wordings of each kind of criterion
 }
 DIMENSION = {"read": "VF", "pitfall": "VF", "follows": "RC", "repeats": "RC", "two digits": "IF", "line": "IF"}
 
-_PLACE, _LINE = "|".join(POSITIONS), "|".join(LINES)
-_READ = re.compile(rf"(?i)(?:at )?the (?:digit at the )?({_PLACE})(?: digit)? (?:is|I see) (not )?(\d)\.?\s*$")
-_CONCLUSION = re.compile(rf"(?i)(?:so|thus) the ({_LINE}) (?:reads|is) (\d) (\d)\.?\s*$")
 _ANSWER = re.compile(r"(?i)answer:((?: \d)*)\s*$")
-_PLACED = re.compile(rf"(States|Reads|Wrongly) .*?({_PLACE}) digit (?:is|as) (\d)\.")
 
 
 class Gold(NamedTuple):
@@ -60,7 +57,7 @@ class Said:
     """What a response says, each with the interval of the last sentence that says it."""
 
     reads: dict[int, tuple[int | None, tuple[int, int]]]  # position -> digit (None: a negation), interval
-    conclusion: tuple[str, tuple[int, int], tuple[int, int]] | None  # line, digits, interval
+    conclusion: tuple[str, tuple[int, ...], tuple[int, int]] | None  # line, digits, interval
     answer: tuple[tuple[int, ...], tuple[int, int]] | None
 
 
@@ -83,18 +80,19 @@ def digit_image(index: int) -> Image.Image:
 
 
 def picture(digits: Sequence[Image.Image]) -> Image.Image:
-    """64 x 64 pixels: top left, top right, bottom left, bottom right."""
-    out = Image.new("RGB", (2 * SIDE, 2 * SIDE))
+    """A square of 64 x 64 pixels from four digits, of 96 x 96 from nine, row by row."""
+    side = math.isqrt(len(digits))
+    out = Image.new("RGB", (side * SIDE, side * SIDE))
     for i, digit in enumerate(digits):
-        out.paste(digit.convert("RGB"), (SIDE * (i % 2), SIDE * (i // 2)))
+        out.paste(digit.convert("RGB"), (SIDE * (i % side), SIDE * (i // side)))
     return out
 
 
-def draw_indices(rng: random.Random, part: str) -> list[int]:
-    """Four digits, the ten classes equally likely."""
+def draw_indices(rng: random.Random, part: str, count: int = 4) -> list[int]:
+    """So many digits, the ten classes equally likely."""
     pool = split_digits(part)
     labels = _load()[1][pool]
-    return [int(rng.choice(pool[labels == rng.randrange(10)])) for _ in range(4)]
+    return [int(rng.choice(pool[labels == rng.randrange(10)])) for _ in range(count)]
 
 
 def labels_of(indices: Sequence[int]) -> tuple[int, ...]:
@@ -103,7 +101,7 @@ def labels_of(indices: Sequence[int]) -> tuple[int, ...]:
 
 def read_of(criterion: str) -> tuple[int, int]:
     """The position and the digit that a criterion on reading or a pitfall names."""
-    match = _PLACED.match(criterion)
+    match = TWO.placed.match(criterion)
     if match is None:
         raise InputError(f"the criterion {criterion!r} names no place and digit")
     return POSITIONS.index(match[2]), int(match[3])
@@ -111,7 +109,7 @@ def read_of(criterion: str) -> tuple[int, int]:
 
 def assert_criterion(rng: random.Random, example: Example, response: str) -> str:
     """A hard negative: the response reads one digit as a criterion of its rubric says, right or wrong."""
-    placed = [match for criterion in example.criteria if (match := _PLACED.match(criterion.text))]
+    placed = [match for criterion in example.criteria if (match := TWO.placed.match(criterion.text))]
     match = rng.choice(placed)
     sentence = re.compile(rf"(?i)(the (?:digit at the )?{match[2]}(?: digit)? (?:is|I see) )\d")
     return sentence.sub(rf"\g<1>{match[3]}", response)
@@ -121,84 +119,98 @@ def other_digit(rng: random.Random, digit: int) -> int:
     return (digit + rng.randrange(1, 10)) % 10
 
 
-def make_example(rng: random.Random, part: str, number: int, wrong_share: float = 0.2) -> Example:
-    """A picture and its rubric: three readings, two on reasoning, one on the instruction, one pitfall. A share of the
-    readings and pitfalls is wrong, as a careless annotator's would be; reference and rubric share the mistakes."""
-    indices = draw_indices(rng, part)
+def make_example(rng: random.Random, part: str, number: int, wrong_share: float = 0.2, grid: Grid = TWO) -> Example:
+    """A picture and its rubric: three readings, two on reasoning, one on the instruction, one pitfall; for nine digits
+    nine readings and two pitfalls. A share of the readings and pitfalls is wrong, as a careless annotator's would be;
+    reference and rubric share the mistakes."""
+    indices = draw_indices(rng, part, len(grid.positions))
     truth = labels_of(indices)
     annotator = [other_digit(rng, d) if rng.random() < wrong_share else d for d in truth]
-    line = rng.choice(list(LINES))
-    asked = LINES[line]
-    third, pit = rng.choice([p for p in range(4) if p not in asked]), rng.randrange(4)
-    pit_digit = truth[pit] if rng.random() < wrong_share else other_digit(rng, truth[pit])
-    kinds = [("read", p, annotator[p]) for p in (*asked, third)]
-    kinds += [("follows", 0, 0), ("repeats", 0, 0), (rng.choice(("two digits", "line")), 0, 0)]
-    kinds += [("pitfall", pit, pit_digit)]
-    criteria = tuple(_criterion(rng, f"c{j}", *kind, line, asked) for j, kind in enumerate(kinds, start=1))
-    first, second = (truth[p] for p in asked)
+    line = rng.choice(list(grid.lines))
+    asked = grid.lines[line]
+    kinds = _kinds(rng, truth, annotator, asked, wrong_share)
+    criteria = tuple(_criterion(rng, f"c{j}", *kind, line, grid) for j, kind in enumerate(kinds, start=1))
     return Example(
         example_id=f"digits-{part}-{number:05d}-{''.join(map(str, truth))}",
         question=rng.choice(QUESTIONS).format(line=line),
         criteria=criteria,
         images=(picture([digit_image(i) for i in indices]),),
         reference=respond(rng, annotator, line),
-        answer=f"{first} {second}",
+        answer=_figures(truth[p] for p in asked),
         source="digits",
     )
 
 
-def _criterion(rng, name: str, kind: str, place: int, digit: int, line: str, asked) -> Criterion:
-    text = rng.choice(CLAIMS[kind]).format(place=POSITIONS[place], digit=digit, line=line)
+def _kinds(rng, truth, annotator, asked, wrong_share: float) -> list[tuple[str, int, int]]:
+    """Kind, place and digit of each criterion: of four digits the two that are asked for and a third are to be read."""
+    few = len(truth) == 4
+    places = (*asked, rng.choice([p for p in range(4) if p not in asked])) if few else range(len(truth))
+    pits = [
+        (pit, truth[pit] if rng.random() < wrong_share else other_digit(rng, truth[pit]))
+        for pit in rng.sample(range(len(truth)), 1 if few else 2)
+    ]
+    kinds = [("read", p, annotator[p]) for p in places]
+    kinds += [("follows", 0, 0), ("repeats", 0, 0), (rng.choice(("two digits", "line")) if few else "line", 0, 0)]
+    return kinds + [("pitfall", *pit) for pit in pits]
+
+
+def _criterion(rng, name: str, kind: str, place: int, digit: int, line: str, grid: Grid) -> Criterion:
+    text = rng.choice(CLAIMS[kind]).format(place=grid.positions[place], digit=digit, line=line)
     label, weight = {"pitfall": ("PITFALL", -3), "repeats": ("IMPORTANT", 3), "follows": ("ESSENTIAL", 5)}.get(
         kind, ("OPTIONAL", 2)
     )
     if kind == "read":
-        label, weight = ("ESSENTIAL", 5) if place in asked else ("IMPORTANT", 4)
+        label, weight = ("ESSENTIAL", 5) if place in grid.lines[line] else ("IMPORTANT", 4)
     return Criterion(name, text, kind, DIMENSION[kind], label, float(weight))
 
 
 def truth_of(example: Example) -> tuple[int, ...]:
-    """The human labels of an example's four digits: the last part of its id, which no model is shown."""
+    """The human labels of an example's digits: the last part of its id, which no model is shown."""
     figures = example.example_id.rpartition("-")[2]
-    if len(figures) != 4 or not figures.isdecimal():
+    if len(figures) not in (4, 9) or not figures.isdecimal():
         raise InputError(f"example {example.example_id!r} is not of the digits world, so the oracle cannot judge it")
     return tuple(map(int, figures))
 
 
 def asked_line(question: str) -> str:
-    return next(line for line in LINES if line in question)
+    return next(line for grid in WORLDS.values() for line in grid.lines if line in question)
 
 
 def respond(rng: random.Random, digits: Sequence[int], line: str, slip: float = 0.0) -> str:
     """A response that reads `digits` in any order and wording, concludes, and answers. `slip` is the chance that the
     conclusion is not what was read, and that the answer is not what was concluded."""
-    order = rng.sample(range(4), 4)
-    parts = [rng.choice(READS).format(place=POSITIONS[p], digit=digits[p]) for p in order]
-    pair = _slipped(rng, [digits[p] for p in LINES[line]], slip)
-    parts.append(rng.choice(CONCLUSIONS).format(line=line, first=pair[0], second=pair[1]))
-    pair = _slipped(rng, pair, slip)
-    return " ".join(parts) + "\n" + ANSWER.format(first=pair[0], second=pair[1])
+    grid = grid_of(digits)
+    order = rng.sample(range(len(digits)), len(digits))
+    parts = [rng.choice(READS).format(place=grid.positions[p], digit=digits[p]) for p in order]
+    told = _slipped(rng, [digits[p] for p in grid.lines[line]], slip)
+    parts.append(rng.choice(CONCLUSIONS).format(line=line, figures=_figures(told)))
+    told = _slipped(rng, told, slip)
+    return " ".join(parts) + "\n" + ANSWER.format(figures=_figures(told))
 
 
-def _slipped(rng: random.Random, pair: list[int], chance: float) -> list[int]:
-    """The pair, or with some chance the pair with one digit changed."""
+def _figures(digits: Iterable[int]) -> str:
+    return " ".join(map(str, digits))
+
+
+def _slipped(rng: random.Random, told: list[int], chance: float) -> list[int]:
+    """The digits, or with some chance the digits with one changed."""
     if not chance or rng.random() >= chance:
-        return pair
-    which = rng.randrange(2)
-    return [other_digit(rng, digit) if i == which else digit for i, digit in enumerate(pair)]
+        return told
+    which = rng.randrange(len(told))
+    return [other_digit(rng, digit) if i == which else digit for i, digit in enumerate(told)]
 
 
-def understand(response: str) -> Said:
+def understand(response: str, grid: Grid = TWO) -> Said:
     """Reads a response back; what does not follow the world's wording says nothing. The last sentence counts."""
     reads, conclusion, answer = {}, None, None
     for sentence_of in split_sentences(response):
         start, end = trim(response, sentence_of)
         sentence = response[start:end]
-        if match := _READ.match(sentence):
+        if match := grid.read.match(sentence):
             digit = None if match[2] else int(match[3])
-            reads[POSITIONS.index(match[1].lower())] = digit, (start, end)
-        elif match := _CONCLUSION.match(sentence):
-            conclusion = match[1].lower(), (int(match[2]), int(match[3])), (start, end)
+            reads[grid.positions.index(match[1].lower())] = digit, (start, end)
+        elif match := grid.conclusion.match(sentence):
+            conclusion = match[1].lower(), tuple(map(int, match[2].split())), (start, end)
         elif match := _ANSWER.match(sentence):
             answer = tuple(map(int, match[1].split())), (start, end)
     return Said(reads, conclusion, answer)
@@ -206,24 +218,25 @@ def understand(response: str) -> Said:
 
 def gold(criterion: Criterion, response: str, truth: Sequence[int]) -> Gold:
     """What people's own labelling says of one criterion of one response."""
-    said = understand(response)
-    if match := _PLACED.match(criterion.text):
-        place, digit = POSITIONS.index(match[2]), int(match[3])
+    grid = grid_of(truth)
+    said = understand(response, grid)
+    if match := grid.placed.match(criterion.text):
+        place, digit = grid.positions.index(match[2]), int(match[3])
         found, span = said.reads.get(place, (None, None))
         states = found == digit
         allowed = (truth[place] != digit) if match[1] == "Wrongly" else (truth[place] == digit)
         return Gold(states, states and allowed, span, str(truth[place]))
-    met, span = _about_text(criterion.text, said)
+    met, span = _about_text(criterion.text, said, grid)
     return Gold(met, met, span, None)
 
 
-def _about_text(claim: str, said: Said) -> tuple[bool, tuple[int, int] | None]:
+def _about_text(claim: str, said: Said, grid: Grid) -> tuple[bool, tuple[int, int] | None]:
     """The criteria that need no image: is it met, and which sentence decides."""
     concluded = said.conclusion
     if claim in CLAIMS["follows"]:
         if concluded is None:
             return False, None
-        read = tuple(said.reads.get(p, (None, None))[0] for p in LINES[concluded[0]])
+        read = tuple(said.reads.get(p, (None, None))[0] for p in grid.lines[concluded[0]])
         return read == concluded[1], concluded[2]
     if claim in CLAIMS["repeats"] or claim in CLAIMS["two digits"]:
         if said.answer is None:
@@ -241,13 +254,15 @@ def verdict_of(truth: Gold, mode: Mode) -> bool:
 
 
 def score_policy(response: str, example: Example) -> dict[str, float]:
-    """Against the human labels: share of the four digits read right, whether the conclusion follows from the response's
+    """Against the human labels: share of the digits read right, whether the conclusion follows from the response's
     own readings, whether the answer is right (each 0..1)."""
-    truth, said = truth_of(example), understand(response)
-    right = sum(said.reads.get(p, (None,))[0] == truth[p] for p in range(4)) / 4
+    truth = truth_of(example)
+    lines = grid_of(truth).lines
+    said = understand(response, grid_of(truth))
+    right = sum(said.reads.get(p, (None,))[0] == digit for p, digit in enumerate(truth)) / len(truth)
     follows = bool(said.conclusion) and all(
-        said.reads.get(p, (None,))[0] == d for p, d in zip(LINES[said.conclusion[0]], said.conclusion[1], strict=True)
+        said.reads.get(p, (None,))[0] == d for p, d in zip(lines[said.conclusion[0]], said.conclusion[1], strict=True)
     )
-    wanted = tuple(truth[p] for p in LINES[asked_line(example.question)])
+    wanted = tuple(truth[p] for p in lines[asked_line(example.question)])
     answer = said.answer is not None and said.answer[0] == wanted
     return {"digits": right, "conclusion": float(follows), "answer": float(answer)}

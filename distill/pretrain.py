@@ -21,6 +21,7 @@ from ..verifier.sentences import label_of, split_sentences
 from ..verifier.tree import Tree
 from . import digits
 from .edits import counterfactual
+from .grids import TWO, Grid
 from .loss import Target
 from .tiny import CHAT_TEMPLATE, CLAIMS, SYSTEM
 
@@ -43,6 +44,7 @@ class Stage:
     reasoning: int = 0  # trees with the two claims about reasoning alone
     stepwise: int = 0  # the same, with the digits asked one by one beside them
     misread: float = 0.0  # share of the digits that the answers read wrong
+    readings: int = 0  # glances in the words of the answers
 
 
 def shaken(rng: random.Random, index: int) -> Image.Image:
@@ -56,19 +58,21 @@ def shaken(rng: random.Random, index: int) -> Image.Image:
     return canvas
 
 
-def shaken_example(rng: random.Random, part: str) -> Example:
+def shaken_example(rng: random.Random, part: str, grid: Grid = TWO) -> Example:
     """A picture and a question; the digits are shaken where they are for training."""
-    indices = digits.draw_indices(rng, part)
+    indices = digits.draw_indices(rng, part, len(grid.positions))
     truth = digits.labels_of(indices)
     draw = partial(shaken, rng) if part == "train" else digits.digit_image
     image = digits.picture([draw(index) for index in indices])
-    question = rng.choice(digits.QUESTIONS).format(line=rng.choice(list(digits.LINES)))
+    question = rng.choice(digits.QUESTIONS).format(line=rng.choice(list(grid.lines)))
     return Example(f"pretrain-{''.join(map(str, truth))}", question, (), (image,))
 
 
-def answer_task(model: VisionLanguageModel, rng: random.Random, misread: float = 0.0) -> tuple[Tree, list[Target]]:
+def answer_task(
+    model: VisionLanguageModel, rng: random.Random, misread: float = 0.0, grid: Grid = TWO
+) -> tuple[Tree, list[Target]]:
     """Question and picture to a response; a share of the digits is read wrong, and the mistake carried through."""
-    example = shaken_example(rng, "train")
+    example = shaken_example(rng, "train", grid)
     told = [digits.other_digit(rng, d) if rng.random() < misread else d for d in digits.truth_of(example)]
     response = digits.respond(rng, told, digits.asked_line(example.question))
     tokenizer = model.processor.tokenizer
@@ -165,15 +169,24 @@ def _yes(so: bool) -> str:
     return prompt.YES if so else prompt.NO
 
 
-def glance_task(model: VisionLanguageModel, rng: random.Random) -> tuple[Tree, list[Target]]:
-    """A picture alone, and which digit it shows at each place: thirty tokens for four digits, so many are seen."""
-    example, encoder = shaken_example(rng, "train"), model.encoder
+def glance_task(
+    model: VisionLanguageModel, rng: random.Random, grid: Grid = TWO, worded: bool = False
+) -> tuple[Tree, list[Target]]:
+    """A picture alone, and which digit it shows at each place: thirty tokens for four digits, so many are seen. `worded`
+    asks in the words of the answers, of which a digit is every eighth token, so that seeing is learned in them sooner."""
+    example, encoder = shaken_example(rng, "train", grid), model.encoder
     picture = model.picture(example.images[0])
     images = [encoder.image_id] * int(picture.grid.prod() // 4)
     prefix = [encoder.special(prompt.VISION_START), *images, encoder.special(prompt.VISION_END)]
-    branches = [encoder.text(f" digit {name}") for name in digits.POSITIONS]
+    asked = [_opening(rng, name) if worded else f" digit {name}" for name in grid.positions]
+    branches = [encoder.text(text) for text in asked]
     shown = [encoder.text(f" {digit}")[0] for digit in digits.truth_of(example)]
     return Tree(prefix, branches, picture.pixels, picture.grid), [Target([token, token], 0.5, 0.0) for token in shown]
+
+
+def _opening(rng: random.Random, place: str) -> str:
+    """A sentence that reads a digit, up to the digit; most sentences of an answer stand behind another."""
+    return " " + rng.choice(digits.READS).format(place=place, digit="").removesuffix(" .")
 
 
 def claim_task(
@@ -243,17 +256,19 @@ def _claim(model, rng, kind: str, response: str, told, truth, line: str, mode) -
     return rng.choice(CLAIMS[kind]).format(**words), target
 
 
-def batches(model: VisionLanguageModel, seed: int, stages: Sequence[Stage]) -> Iterator[list[list]]:
-    """Steps of up to six batches of (tree, targets): answers are short, trees of claims are long."""
+def batches(model: VisionLanguageModel, seed: int, stages: Sequence[Stage], grid: Grid = TWO) -> Iterator[list[list]]:
+    """Steps of up to seven batches of (tree, targets): answers are short, trees of claims are long. Glances and answers
+    alone know another grid than 2x2."""
     rng = random.Random(seed)
     for stage in stages:
         for _ in range(stage.steps):
-            glances = [glance_task(model, rng) for _ in range(stage.glances)]
-            answers = [answer_task(model, rng, stage.misread) for _ in range(stage.answers)]
+            glances = [glance_task(model, rng, grid) for _ in range(stage.glances)]
+            readings = [glance_task(model, rng, grid, worded=True) for _ in range(stage.readings)]
+            answers = [answer_task(model, rng, stage.misread, grid) for _ in range(stage.answers)]
             claims = [
                 claim_task(model, rng, stage.branches, stage.image_share, stage.hard) for _ in range(stage.claims)
             ]
             probes = [probe_task(model, rng, stage.comparing, stage.hard) for _ in range(stage.probes)]
             reasoning = [claim_task(model, rng, 2, 0.5, True) for _ in range(stage.reasoning)]
             stepwise = [stepwise_task(model, rng) for _ in range(stage.stepwise)]
-            yield [batch for batch in (glances, answers, probes, claims, reasoning, stepwise) if batch]
+            yield [batch for batch in (glances, readings, answers, probes, claims, reasoning, stepwise) if batch]

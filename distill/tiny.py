@@ -14,6 +14,7 @@ from ..verifier import prompt
 from ..verifier.processor import ImageOnlyQwen3VLProcessor
 from ..verifier.sentences import LABELS
 from . import digits
+from .grids import TWO, Grid
 
 SPECIAL = ["<|endoftext|>", prompt.TURN, prompt.END, prompt.VISION_START, prompt.VISION_END, prompt.IMAGE]
 SPECIAL += ["<|video_pad|>", prompt.LABEL_MARK]
@@ -36,15 +37,15 @@ CLAIMS = {  # the same kinds of claim as the world's criteria, in other words
 }
 
 
-def build_tokenizer() -> PreTrainedTokenizerFast:
+def build_tokenizer(grid: Grid = TWO) -> PreTrainedTokenizerFast:
     """Byte-level BPE on the world's own words; every word, digit, label and verdict is one token."""
     words = [f" {label}" for label in (*LABELS, prompt.NO_SENTENCE)] + [prompt.YES, prompt.NO, prompt.READING_END]
     words += [f" {digit}" for digit in range(10)]
     wordings = [*digits.READS, *digits.CONCLUSIONS, *digits.QUESTIONS, digits.NEGATION, digits.ANSWER, SYSTEM]
     wordings += [text for claims in (*digits.CLAIMS.values(), *CLAIMS.values()) for text in claims]
     wordings += [*prompt.SYSTEM.values(), prompt.QUESTION, prompt.RESPONSE, prompt.CRITERION, "system\n", "user\n"]
-    lines = [*digits.LINES, *digits.POSITIONS, "assistant\n", "It is right. The image, for the digit, reads."]
-    text = [w.format(place="top-left", line="top row", digit=3, first=1, second=2) for w in wordings]
+    lines = [*grid.lines, *grid.positions, "assistant\n", "It is right. The image, for the digit, reads."]
+    text = [w.format(place="top-left", line="top row", digit=3, figures="1 2") for w in wordings]
     tokenizer = Tokenizer(models.BPE())
     split = pre_tokenizers.Split(Regex(WORDS), "isolated")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(False, use_regex=False)])
@@ -62,14 +63,15 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def build_processor() -> ImageOnlyQwen3VLProcessor:
-    """A picture of 64 x 64 pixels becomes four visual tokens, one per digit."""
-    pixels = {"shortest_edge": 64 * 64, "longest_edge": 64 * 64}
+def build_processor(grid: Grid = TWO) -> ImageOnlyQwen3VLProcessor:
+    """One visual token per digit: a picture of 64 x 64 pixels becomes four, one of 96 x 96 nine."""
+    area = (grid.side * digits.SIDE) ** 2
+    pixels = {"shortest_edge": area, "longest_edge": area}
     images = Qwen2VLImageProcessorPil(size=pixels, patch_size=16, merge_size=2, temporal_patch_size=2)
-    return ImageOnlyQwen3VLProcessor(images, build_tokenizer(), chat_template=CHAT_TEMPLATE)
+    return ImageOnlyQwen3VLProcessor(images, build_tokenizer(grid), chat_template=CHAT_TEMPLATE)
 
 
-def build_model(processor, hidden: int, layers: int, init: float) -> Qwen3VLForConditionalGeneration:
+def build_model(processor, hidden: int, layers: int, init: float, grid: Grid = TWO) -> Qwen3VLForConditionalGeneration:
     """Transformers' own Qwen3-VL, tiny: head size 32 (which vLLM serves), tied embeddings, one vision block."""
     token = processor.tokenizer.convert_tokens_to_ids
     text = {
@@ -82,7 +84,8 @@ def build_model(processor, hidden: int, layers: int, init: float) -> Qwen3VLForC
     }  # fmt: skip
     vision = {
         "depth": 1, "hidden_size": 64, "intermediate_size": 128, "num_heads": 2, "patch_size": 16,
-        "spatial_merge_size": 2, "temporal_patch_size": 2, "out_hidden_size": hidden, "num_position_embeddings": 16,
+        "spatial_merge_size": 2, "temporal_patch_size": 2, "out_hidden_size": hidden,
+        "num_position_embeddings": (2 * grid.side) ** 2,  # one for each patch
         "deepstack_visual_indexes": [0], "initializer_range": init,
     }  # fmt: skip
     config = Qwen3VLConfig(

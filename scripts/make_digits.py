@@ -25,6 +25,7 @@ from safetensors.torch import load_file, save_file
 
 from ..distill import digits, pretrain, tiny
 from ..distill.config import DistillConfig
+from ..distill.grids import TWO, Grid
 from ..distill.loss import distillation_loss, locate, margin, read_logits, with_targets
 from ..distill.rollouts import sample
 from ..distill.run import distill
@@ -61,7 +62,14 @@ def loss_of(model: VisionLanguageModel, batch) -> torch.Tensor:
 
 
 def fit(
-    model: VisionLanguageModel, stages: Sequence[pretrain.Stage], seed: int, peak: float, every: int, report, slow=None
+    model: VisionLanguageModel,
+    stages: Sequence[pretrain.Stage],
+    seed: int,
+    peak: float,
+    every: int,
+    report,
+    slow=None,
+    grid: Grid = TWO,
 ) -> None:
     """AdamW, 100 steps of warm-up, then a cosine to a twentieth; `report(step, loss)` every so many steps. Parameters
     whose names `slow` picks learn at a fifth of the rate."""
@@ -73,7 +81,7 @@ def fit(
     optimizer = torch.optim.AdamW(groups, peak, betas=(0.9, 0.98), weight_decay=0.01)
     count = sum(stage.steps for stage in stages)
     running, started = 0.0, time.time()
-    for step, batches in enumerate(pretrain.batches(model, seed, stages), start=1):
+    for step, batches in enumerate(pretrain.batches(model, seed, stages, grid), start=1):
         rate = min(step / 100, 0.05 + 0.95 * (1 + math.cos(math.pi * step / count)) / 2)
         for group in optimizer.param_groups:
             group["lr"] = peak * rate * group["scale"]

@@ -16,12 +16,14 @@ from pathlib import Path
 from ..verifier.errors import InputError
 from .parser import CommandParser
 
-EXAMPLE = """example:
+EXAMPLE = """examples:
   claimwise study arms --out runs/study-arms --jobs 2
+  claimwise study arms --config scripts/recipes/study-arms-3x3.yaml --out runs/study-arms-3x3 --jobs 2
 
 The recipe (scripts/recipes/study-arms.yaml) states settings, learning rates and contrasts before the runs. DIR holds a
 file per run under runs/ and tuning/, study.json and study.md. The same command goes on where it was stopped; --report
-writes the tables of what is finished and runs nothing."""
+writes the tables of what is finished and runs nothing. The second recipe is of pictures with nine digits and responses
+twice as long; their start policy is made first, in about five minutes, and kept in DIR."""
 
 
 def make_parser(name: str, description: str, example: str) -> CommandParser:
@@ -48,8 +50,9 @@ def study(name: str, args: argparse.Namespace, judges: Mapping[str, str]) -> int
     from ..verifier.rundir import open_run
     from .study_plan import chosen_rates, read_results, run_study
     from .study_report import write_study
-    from .study_runs import POLICY, grpo_recipe, judge_of
+    from .study_runs import grpo_recipe, judge_of
     from .study_settings import quick, read_settings
+    from .study_worlds import POLICY
 
     if args.jobs < 1:
         raise InputError(f"--jobs is {args.jobs}; give 1 or more")

@@ -1,9 +1,9 @@
 """Carries a study out: tunes the learning rate of each cell, runs every cell with every seed, and can be stopped.
 
 In: the settings, a folder, where the verifiers lie, and how many processes. Out: a file of results per run, under
-`tuning/` and `runs/`, and `rates.json`. What has its file is not run again, so the same command goes on where it was
-stopped. Seeds come first to last, all cells of one before the next, so that a study that was stopped compares whole
-seeds.
+`tuning/` and `runs/`, `rates.json`, and the start policy of a world that ships none. What has its file is not run again,
+so the same command goes on where it was stopped. Seeds come first to last, all cells of one before the next, so that a
+study that was stopped compares whole seeds.
 """
 
 from __future__ import annotations
@@ -34,16 +34,19 @@ def run_study(settings: StudySettings, out: Path, judges: Mapping[str, str], job
     from tqdm import tqdm
 
     from .study_runs import Task
+    from .study_worlds import start_policies
 
+    _one_thread()
+    models = {**judges, **start_policies(settings.worlds, out)}
     tuning = tuning_tasks(settings)
     seeds = numbers(settings.seeds)
     waiting = [Task(cell, seed, 0.0) for seed in seeds for cell in settings.cells()]  # their rates are not known yet
     done = sum((out / task.file).is_file() for task in [*tuning, *waiting])
     with tqdm(total=len(tuning) + len(waiting), initial=done, desc="study", unit="run") as bar:
-        _run_all(tuning, settings, out, judges, jobs, bar)
+        _run_all(tuning, settings, out, models, jobs, bar)
         rates = chosen_rates(settings, out)
         write_atomic(out / RATES, json.dumps(rates, indent=2) + "\n")
-        _run_all([Task(t.cell, t.seed, rates[t.cell.key]) for t in waiting], settings, out, judges, jobs, bar)
+        _run_all([Task(t.cell, t.seed, rates[t.cell.key]) for t in waiting], settings, out, models, jobs, bar)
 
 
 def tuning_tasks(settings: StudySettings) -> list[Task]:
@@ -73,28 +76,27 @@ def chosen_rates(settings: StudySettings, out: Path) -> dict[str, float]:
 
 
 def _run_all(
-    tasks: Sequence[Task], settings: StudySettings, out: Path, judges: Mapping[str, str], jobs: int, bar: tqdm
+    tasks: Sequence[Task], settings: StudySettings, out: Path, models: Mapping[str, str], jobs: int, bar: tqdm
 ) -> None:
     missing = [task for task in tasks if not (out / task.file).is_file()]
-    for task, result in _results(missing, settings, judges, jobs):
+    for task, result in _results(missing, settings, models, jobs):
         write_atomic(out / task.file, json.dumps(result, indent=1) + "\n")
         bar.set_postfix_str(f"{task.cell.key} seed {task.seed}")
         bar.update()
 
 
 def _results(
-    tasks: Sequence[Task], settings: StudySettings, judges: Mapping[str, str], jobs: int
+    tasks: Sequence[Task], settings: StudySettings, models: Mapping[str, str], jobs: int
 ) -> Iterator[tuple[Task, dict[str, Any]]]:
     """As they are finished. One thread a run, whatever `jobs`: the same numbers, and no two runs wait for each other."""
     from .study_runs import carry_out
 
-    _one_thread()
     if jobs == 1 or len(tasks) < 2:
         for task in tasks:
-            yield task, carry_out(task, settings, judges)
+            yield task, carry_out(task, settings, models)
         return
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _start_worker) as pool:
-        futures: dict[Future, Task] = {pool.submit(carry_out, task, settings, judges): task for task in tasks}
+        futures: dict[Future, Task] = {pool.submit(carry_out, task, settings, models): task for task in tasks}
         try:
             for future in as_completed(futures):
                 yield futures[future], future.result()

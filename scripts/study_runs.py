@@ -1,8 +1,8 @@
 """One run of a study: GRPO in the digits world under one setting and one seed, measured on pictures that all runs share.
 
-In: a `Task` (cell, seed, learning rate), the settings, and where the judges lie. Out: a dictionary of the outcomes at
-each evaluation, with the KL from the start policy in nats a response. The training is `RubricGRPOTrainer` under a
-shipped recipe; only the measuring is of its own.
+In: a `Task` (cell, seed, learning rate), the settings, and where judges and start policies lie. Out: a dictionary of
+the outcomes at each evaluation, with the KL from the start policy in nats a response. The training is
+`RubricGRPOTrainer` under a shipped recipe; only the measuring is of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -23,6 +22,7 @@ from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 from transformers.trainer_utils import set_seed
 
 from ..distill.digits import make_example
+from ..distill.grids import TWO, WORLDS, Grid
 from ..distill.oracle import OracleJudge
 from ..distill.sampling import Prompt, Sampler
 from ..trainer.config import RubricGRPOConfig
@@ -37,7 +37,7 @@ from .quickstart_data import recipe
 from .study_metrics import CONFUSED, measure
 from .study_settings import Cell, StudySettings
 
-POLICY = resources.files("claimwise.distill") / "assets" / "policy"
+MAX_TOKENS = {"3x3": 96}  # of a response, where the GRPO recipe, which is for 2x2, allows too few
 BATCH = 100  # responses that are sampled together when measuring
 _SWAP = str.maketrans({str(a): str(b) for a, b in CONFUSED.items()})
 
@@ -57,18 +57,19 @@ class Task:
         return f"{self.part}/{self.cell.key}{rate}_seed{self.seed}.json"
 
 
-def carry_out(task: Task, settings: StudySettings, judges: Mapping[str, str]) -> dict[str, Any]:
-    """Trains and measures; `judges` says where the verifiers `image` and `text` lie."""
+def carry_out(task: Task, settings: StudySettings, models: Mapping[str, str]) -> dict[str, Any]:
+    """Trains and measures; `models` says where the verifiers `image` and `text` lie, and each world's start policy."""
     started = time.monotonic()
-    held_out = pictures("test" if task.part == "runs" else "validation", settings.test_pictures, "study")
-    examples = pictures("train", settings.training_pictures, f"study-{task.seed}", settings.annotator)
+    grid = WORLDS[task.cell.world]
+    held_out = pictures("test" if task.part == "runs" else "validation", settings.test_pictures, "study", grid=grid)
+    examples = pictures("train", settings.training_pictures, f"study-{task.seed}", settings.annotator, grid)
     with tempfile.TemporaryDirectory() as folder:
-        config = _config(task, settings, folder)
+        config = _config(task, settings, models[task.cell.world], folder)
         set_seed(task.seed)
         model, _ = load_policy(config)
         processor = load_processor(config.model)
         meter = Meter(VisionLanguageModel(model, processor, config.model), held_out, settings, config)
-        judge = judge_of(task.cell.judge, judges.get(task.cell.judge, ""))
+        judge = judge_of(task.cell.judge, models.get(task.cell.judge, ""))
         trainer = RubricGRPOTrainer(model, config, examples, judge, processing_class=processor, callbacks=[meter])
         for callback in (ProgressCallback, PrinterCallback):
             trainer.remove_callback(callback)
@@ -79,13 +80,15 @@ def carry_out(task: Task, settings: StudySettings, judges: Mapping[str, str]) ->
     return {"cell": cell, **learned, "points": meter.points}
 
 
-def _config(task: Task, settings: StudySettings, folder: str) -> RubricGRPOConfig:
+def _config(task: Task, settings: StudySettings, policy: str, folder: str) -> RubricGRPOConfig:
     flags = {
-        "model": str(POLICY), "output_dir": folder, "arm": task.cell.arm, "budget": task.cell.budget,
+        "model": policy, "output_dir": folder, "arm": task.cell.arm, "budget": task.cell.budget,
         "match_rms": str(task.cell.match_rms).lower(), "learning_rate": repr(task.learning_rate),
         "seed": str(task.seed), "max_steps": str(settings.steps), "sampled_verdicts": "0", "teacher": "",
         "disable_tqdm": "true",
     }  # fmt: skip
+    if task.cell.world in MAX_TOKENS:
+        flags["max_completion_length"] = str(MAX_TOKENS[task.cell.world])
     argv = [word for key, value in flags.items() for word in (f"--{key}", value)]
     return parse_settings(RubricGRPOConfig, ["--config", str(grpo_recipe(settings)), *argv], "study")
 
@@ -98,10 +101,10 @@ def grpo_recipe(settings: StudySettings) -> Path:
     raise InputError(f"recipe: there is no file {settings.recipe}, and no shipped recipe of this name")
 
 
-def pictures(part: str, count: int, seed: str, annotator: str = "clean") -> list[Example]:
+def pictures(part: str, count: int, seed: str, annotator: str = "clean", grid: Grid = TWO) -> list[Example]:
     """Pictures with rubrics in which nothing is wrong, or what the systematic annotator made of them."""
     rng = random.Random(f"{part}-{seed}")
-    examples = [make_example(rng, part, number, wrong_share=0.0) for number in range(count)]
+    examples = [make_example(rng, part, number, wrong_share=0.0, grid=grid) for number in range(count)]
     return [systematic(example) for example in examples] if annotator == "systematic" else examples
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..distill.grids import WORLDS
 from ..trainer.credit import ARMS, resolve_budget
 from ..verifier.errors import InputError
 from .study_metrics import METRICS
@@ -20,7 +21,6 @@ from .study_metrics import METRICS
 COMPARED = {"arm": "arms", "judge": "judges"}  # what contrasts name -> the setting that lists its values
 ANNOTATORS = ("clean", "systematic")
 JUDGES = ("oracle", "image", "text")
-WORLDS = ("2x2",)
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class StudySettings:
     match_rms: list[bool] = field(metadata={"help": "whether advantages are divided by their RMS"})
     metrics: list[str] = field(metadata={"help": "the outcomes that are compared"})
     contrasts: list[str] = field(metadata={"help": 'pairs "A - B" of what is compared'})
-    worlds: list[str] = field(default_factory=lambda: ["2x2"], metadata={"help": "2x2"})
+    worlds: list[str] = field(default_factory=lambda: ["2x2"], metadata={"help": "2x2, 3x3"})
     annotator: str = field(default="clean", metadata={"help": "who wrote the criteria: clean, or systematic"})
     recipe: str = field(
         default="grpo-digits.yaml", metadata={"help": "GRPO recipe of all runs: a shipped one or a file"}
@@ -75,6 +75,8 @@ class StudySettings:
             for value in getattr(self, key):
                 if value not in known:
                     raise InputError(f"{key}: {value!r} is unknown; known are {', '.join(known)}")
+        if set(self.worlds) - {"2x2"} and set(self.judges) - {"oracle"}:
+            raise InputError("judges: the verifiers know 2x2 pictures alone; give another world the judge oracle alone")
         for key, known in {"compare": COMPARED, "annotator": ANNOTATORS}.items():
             if getattr(self, key) not in known:
                 raise InputError(f"{key} is {getattr(self, key)!r}; it must be one of {', '.join(known)}")

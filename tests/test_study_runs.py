@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from claimwise.distill.digits import asked_line, gold, make_example, respond, truth_of
+from claimwise.distill.grids import THREE
+from claimwise.distill.pretrain import Stage
 from claimwise.distill.sampling import Sampler
+from claimwise.scripts import cli, study_worlds
+from claimwise.scripts.quickstart_data import recipe
 from claimwise.scripts.study_metrics import measure
 from claimwise.scripts.study_runs import Meter, pictures, systematic
-from claimwise.scripts.study_settings import Cell, StudySettings, numbers, quick
+from claimwise.scripts.study_settings import Cell, StudySettings, numbers, quick, read_settings
 from claimwise.trainer import RubricGRPOConfig
+from claimwise.verifier.errors import InputError
 from claimwise.verifier.model import load_model
 
 READ = "The {} digit is {}. "
@@ -50,6 +57,24 @@ def test_what_is_not_read_is_not_read_wrong_and_what_is_not_there_has_no_share()
     found = measure([(example, "So the top row reads 1 2.\nAnswer: 1 2")])
     assert found["answer"] == 1 and found["right answer, wrong reading"] == 0 and found["digits"] == 0
     assert found["4 and 9 right"] is None and found["other digits right"] == 0
+
+
+def test_thirds_go_by_the_order_of_the_sentences():
+    """Four readings: two are the first third, then one and one. Nine: three each; here the places come last to first, and
+    of what is said the 1st, the 4th and 5th, and none of the last three are wrong."""
+    example = example_of((4, 9, 7, 1))
+    found = measure([(example, says((0, 9, 7, 2), (4, 9), (4, 9)))])
+    assert [found[f"{third} third right"] for third in ("first", "middle", "last")] == [0.5, 1, 0]
+    nine = replace(example, example_id="digits-test-0-123456789")
+    told = [1, 2, 3, 4, 0, 0, 7, 8, 0]
+    order = list(reversed(range(9)))
+    response = "".join(READ.format(THREE.positions[p], told[p]) for p in order)
+    found = measure([(nine, response)])
+    assert found["digits"] == pytest.approx(6 / 9)
+    thirds = [found[f"{third} third right"] for third in ("first", "middle", "last")]
+    assert thirds == pytest.approx([2 / 3, 1 / 3, 1])
+    silent = measure([(nine, "")])
+    assert silent["first third right"] is None and silent["digits"] == 0
 
 
 def test_faithfulness_counts_the_readings_that_the_rubric_asks_for():
@@ -128,3 +153,80 @@ def test_numbers_cells_and_the_quick_version():
     small = quick(settings)
     assert numbers(small.seeds) == [0, 1] and small.match_rms == [False] and small.steps == 6
     assert Cell("2x2", "prefix", "oracle", "paper", True).key == "2x2_prefix_oracle_paper_rms"
+
+
+STUDY_3X3 = """
+compare: arm
+worlds: [3x3, 2x2]
+arms: [component, prefix]
+judges: [oracle]
+budgets: [paper]
+match_rms: [false]
+metrics: [digits, first third right, last third right]
+contrasts: [prefix - component]
+seeds: "0"
+steps: 1
+evaluate_at: [0, 1]
+report_at: [1]
+training_pictures: 2
+test_pictures: 4
+"""
+GRPO_3X3 = """
+learning_rate: 3.0e-4
+per_device_train_batch_size: 4
+num_generations: 4
+max_completion_length: 48
+beta: 0.0
+bf16: false
+gradient_checkpointing: false
+save_strategy: "no"
+report_to: none
+dataloader_pin_memory: false
+"""
+
+
+@pytest.mark.slow
+def test_a_study_of_two_worlds_makes_the_policy_that_is_not_shipped_once(tmp_path, monkeypatch):
+    (tmp_path / "grpo.yaml").write_text(GRPO_3X3)
+    (tmp_path / "study.yaml").write_text(STUDY_3X3 + f"recipe: {tmp_path / 'grpo.yaml'}\n")
+    out, fit = tmp_path / "out", study_worlds.fit
+    monkeypatch.setattr(study_worlds, "STAGES", (Stage(3, glances=1, answers=2, probes=0, claims=0),))
+    monkeypatch.setattr(
+        study_worlds, "NOISY_STAGES", (Stage(1, glances=0, answers=2, probes=0, claims=0, misread=0.5),)
+    )
+    made = []
+
+    def stopped(*args, **kwargs):
+        made.append(1)
+        if len(made) == 2:  # in the first attempt's second stage
+            raise KeyboardInterrupt
+        fit(*args, **kwargs)
+
+    monkeypatch.setattr(study_worlds, "fit", stopped)
+    argv = ["study", "arms", "--out", str(out), "--config", str(tmp_path / "study.yaml")]
+    assert cli.main(argv) == 130 and not (out / "policy-3x3").exists()
+    assert cli.main(argv) == 0 and len(made) == 4
+    weights = (out / "policy-3x3" / "model.safetensors").read_bytes()
+    runs = {path.name: json.loads(path.read_text())["points"] for path in (out / "runs").iterdir()}
+    assert len(runs) == 4 and "world 3x3" in (out / "study.md").read_text()
+    starts = [points[0] for name, points in runs.items() if name.startswith("3x3")]
+    assert len(starts) == 2 and starts[0] == starts[1]
+    (out / "runs" / "3x3_prefix_oracle_paper_plain_seed0.json").unlink()
+    assert cli.main(argv) == 0 and len(made) == 4  # the policy is kept, and the run comes out as before
+    again = json.loads((out / "runs" / "3x3_prefix_oracle_paper_plain_seed0.json").read_text())
+    assert again["points"] == runs["3x3_prefix_oracle_paper_plain_seed0.json"]
+    study_worlds.make_policy(tmp_path / "again", THREE)
+    assert (tmp_path / "again" / "model.safetensors").read_bytes() == weights  # by its seed alone
+
+
+def test_a_verifier_judges_no_pictures_of_nine():
+    with pytest.raises(InputError, match="give another world the judge oracle alone"):
+        StudySettings(
+            "judge", ["prefix"], ["oracle", "text"], ["paper"], [False], ["digits"], [], worlds=["2x2", "3x3"]
+        )
+
+
+def test_the_shipped_recipes_of_the_two_worlds_ask_the_same():
+    two, three = (read_settings(Path(recipe(f"study-arms{end}.yaml")), None, "study") for end in ("", "-3x3"))
+    assert (two.worlds, three.worlds) == (["2x2"], ["3x3"])
+    assert three.contrasts == two.contrasts and three.arms == two.arms
