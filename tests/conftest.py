@@ -82,3 +82,18 @@ def vllm_url(assets, tmp_path_factory):
 
     with running(assets / "verifier", tmp_path_factory.mktemp("vllm")) as url:
         yield url
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A real headless Chromium; by module, since an open one keeps an event loop of its own."""
+    from auditing import find_chromium
+
+    sync = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+    with sync.sync_playwright() as playwright:
+        path = find_chromium(playwright)
+        if path is None:
+            pytest.skip("there is no Chromium: install one, or run `playwright install chromium`")
+        found = playwright.chromium.launch(executable_path=path)
+        yield found
+        found.close()

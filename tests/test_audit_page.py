@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from auditing import CRITERIA, EVIL, find_chromium, sample_flags, tables, write_tables
+from auditing import CRITERIA, EVIL, sample_flags, tables, write_tables
 from claimwise.eval.audit_page import page_data, pieces, write_page
 from claimwise.eval.audit_sample import draw, population
 from claimwise.scripts.cli import main
@@ -62,18 +62,6 @@ def test_what_yes_means_and_what_kind():
     assert of[CRITERIA[2].text]["means"].startswith("Yes: the response commits this failure")
     assert of[CRITERIA[3].text]["kind"] == "not given"
     assert of[CRITERIA[3].text]["others"] == [c.text for c in CRITERIA[:3]]
-
-
-@pytest.fixture(scope="module")
-def browser():
-    sync = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
-    with sync.sync_playwright() as playwright:
-        path = find_chromium(playwright)
-        if path is None:
-            pytest.skip("there is no Chromium: install one, or run `playwright install chromium`")
-        found = playwright.chromium.launch(executable_path=path)
-        yield found
-        found.close()
 
 
 @pytest.fixture(scope="module")

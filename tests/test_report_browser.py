@@ -3,23 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from auditing import find_chromium
 from claimwise.eval.report import write_report
 from reporting import make_run
 from test_report_runs import make_distillation, make_gradients, make_study
 from test_report_train import make_train
-
-
-@pytest.fixture(scope="module")
-def browser():
-    sync = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
-    with sync.sync_playwright() as playwright:
-        path = find_chromium(playwright)
-        if path is None:
-            pytest.skip("there is no Chromium: install one, or run `playwright install chromium`")
-        found = playwright.chromium.launch(executable_path=path)
-        yield found
-        found.close()
 
 
 @pytest.fixture(scope="module")
