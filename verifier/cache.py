@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 CAPACITY = 1 << 17  # answers, about 60 MB: eight GRPO steps of 16,000 questions
@@ -87,3 +87,13 @@ class Desk(Generic[T]):
             self.cache.put(key, answer)
         for item, k in self._waiting.pop(key):
             self.answers[item][k] = answer
+
+    def settle(self, answered: Iterable[tuple[bytes, T]]) -> Iterator[tuple[int, list[T | None]]]:
+        """Takes keys and answers as they come; (item, its answers) in order of the items, each once it is complete."""
+        done = 0
+        for key, answer in answered:
+            self.take(key, answer)
+            while done < len(self.answers) and None not in self.answers[done]:
+                yield done, self.answers[done]
+                done += 1
+        yield from enumerate(self.answers[done:], start=done)

@@ -87,15 +87,9 @@ class EngineJudge(VerifierJudge):
 
     def judge_each(self, items: Sequence[tuple[Example, Rollout]]) -> Iterator[list[Verdict]]:
         desk: Desk[Answer | Missing] = Desk([len(example.criteria) for example, _ in items], self.cache)
-        done = 0
-        for key, answer in self._answers(self._questions(items, desk)):
-            desk.take(key, answer)
-            while done < len(items) and None not in desk.answers[done]:
-                yield self._verdicts(*items[done], desk.answers[done])
-                done += 1
+        for index, answers in desk.settle(self._answers(self._questions(items, desk))):
+            yield self._verdicts(*items[index], answers)
         self.repeats += desk.repeats
-        for item, answers in zip(items[done:], desk.answers[done:], strict=True):
-            yield self._verdicts(*item, answers)
 
     def turn(self, question: Question) -> Turn:
         return Turn(self.encoder, question.labels, self.card.readings)

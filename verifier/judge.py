@@ -63,16 +63,10 @@ class PackedJudge(VerifierJudge):
         stand together flow evenly."""
         self.model.model.eval()
         desk: Desk[Answer] = Desk([len(example.criteria) for example, _ in items], self.cache)
-        done = 0
-        for batch in batches(self._rows(items, desk), self.max_packed_tokens):
-            for key, answer in self._answer(batch):
-                desk.take(key, answer)
-            while done < len(items) and None not in desk.answers[done]:
-                yield self._verdicts(*items[done], desk.answers[done])
-                done += 1
+        asked = batches(self._rows(items, desk), self.max_packed_tokens)
+        for index, answers in desk.settle(pair for batch in asked for pair in self._answer(batch)):
+            yield self._verdicts(*items[index], answers)
         self.repeats += desk.repeats
-        for item, answers in zip(items[done:], desk.answers[done:], strict=True):
-            yield self._verdicts(*item, answers)
 
     def _rows(self, items: Sequence[tuple[Example, Rollout]], desk: Desk[Answer]) -> Iterator[Row]:
         """What has to be asked, siblings together."""

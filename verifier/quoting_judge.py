@@ -43,15 +43,11 @@ class QuotingJudge:
     def judge_each(self, items: Sequence[tuple[Example, Rollout]]) -> Iterator[list[Verdict]]:
         """The same, a list per item, in order, as they are ready."""
         desk: Desk[Judgement] = Desk([len(example.criteria) for example, _ in items], self.cache)
-        client, done = ChatClient(self.url, self.model, **self.settings), 0
-        for key, judgement in results_of(client, self._questions(items, desk), self._ask, client.max_in_flight):
-            desk.take(key, judgement)
-            while done < len(items) and None not in desk.answers[done]:
-                yield self._verdicts(*items[done], desk.answers[done])
-                done += 1
+        client = ChatClient(self.url, self.model, **self.settings)
+        asked = results_of(client, self._questions(items, desk), self._ask, client.max_in_flight)
+        for index, answers in desk.settle(asked):
+            yield self._verdicts(*items[index], answers)
         self.repeats += desk.repeats
-        for item, answers in zip(items[done:], desk.answers[done:], strict=True):
-            yield self._verdicts(*item, answers)
 
     def _questions(self, items: Sequence[tuple[Example, Rollout]], desk: Desk) -> Iterator[tuple]:
         for group in siblings(items):
