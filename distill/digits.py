@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
@@ -119,10 +119,17 @@ def other_digit(rng: random.Random, digit: int) -> int:
     return (digit + rng.randrange(1, 10)) % 10
 
 
-def make_example(rng: random.Random, part: str, number: int, wrong_share: float = 0.2, grid: Grid = TWO) -> Example:
+def make_example(
+    rng: random.Random,
+    part: str,
+    number: int,
+    wrong_share: float = 0.2,
+    grid: Grid = TWO,
+    draw: Callable[[int], Image.Image] = digit_image,
+) -> Example:
     """A picture and its rubric: three readings, two on reasoning, one on the instruction, one pitfall; for nine digits
     nine readings and two pitfalls. A share of the readings and pitfalls is wrong, as a careless annotator's would be;
-    reference and rubric share the mistakes."""
+    reference and rubric share the mistakes. `draw` makes a digit's picture."""
     indices = draw_indices(rng, part, len(grid.positions))
     truth = labels_of(indices)
     annotator = [other_digit(rng, d) if rng.random() < wrong_share else d for d in truth]
@@ -134,7 +141,7 @@ def make_example(rng: random.Random, part: str, number: int, wrong_share: float 
         example_id=f"digits-{part}-{number:05d}-{''.join(map(str, truth))}",
         question=rng.choice(QUESTIONS).format(line=line),
         criteria=criteria,
-        images=(picture([digit_image(i) for i in indices]),),
+        images=(picture([draw(i) for i in indices]),),
         reference=respond(rng, annotator, line),
         answer=_figures(truth[p] for p in asked),
         source="digits",

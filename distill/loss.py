@@ -19,12 +19,14 @@ from ..verifier.tree import Packed, Tree
 
 @dataclass
 class Target:
-    """What one branch should write: its token ids (the verdict last), the teacher's P(yes), a weight."""
+    """What one branch should write: its token ids, the teacher's P(yes), a weight. The verdict is the last of the ids,
+    or stands at `verdict_at`."""
 
     ids: list[int]
     p_yes: float
     weight: float = 1.0
     kind: str | None = None  # what figures are grouped by
+    verdict_at: int = -1
 
 
 @dataclass
@@ -44,7 +46,7 @@ class Targets:
 
 
 def with_targets(tree: Tree, targets: Sequence[Target]) -> Tree:
-    """The tree with each branch followed by what it should write, but for the verdict itself, which is never read."""
+    """The tree with each branch followed by what it should write, but for the last token, which is never read."""
     branches = [branch + target.ids[:-1] for branch, target in zip(tree.branches, targets, strict=True)]
     return Tree(tree.prefix, branches, tree.pixel_values, tree.image_grid_thw)
 
@@ -55,8 +57,9 @@ def locate(trees: Sequence[Tree], targets: Sequence[Sequence[Target]], packed: P
     for row, (tree, row_targets) in enumerate(zip(trees, targets, strict=True)):
         for start, branch, target in zip(packed.starts[row], tree.branches, row_targets, strict=True):
             first = start + len(branch) - 1  # the position that predicts the label
-            tokens += [(row, first + i, token) for i, token in enumerate(target.ids[:-1])]
-            verdicts.append((row, first + len(target.ids) - 1, target.p_yes, target.weight))
+            at = target.verdict_at % len(target.ids)
+            tokens += [(row, first + i, token) for i, token in enumerate(target.ids) if i != at]
+            verdicts.append((row, first + at, target.p_yes, target.weight))
     rows, columns, ids = map(torch.tensor, zip(*tokens, strict=True))
     verdict_rows, verdict_columns, p_yes, weights = map(torch.tensor, zip(*verdicts, strict=True))
     return Targets(rows, columns, ids, verdict_rows, verdict_columns, p_yes.float(), weights.float())

@@ -47,6 +47,11 @@ class Stage:
     readings: int = 0  # glances in the words of the answers
 
 
+def count(stages: Sequence[Stage]) -> int:
+    """Steps of all of them."""
+    return sum(stage.steps for stage in stages)
+
+
 def shaken(rng: random.Random, index: int) -> Image.Image:
     """A training digit turned, scaled and moved a little, so that 1,197 of them teach more than themselves."""
     size = max(20, round(digits.SIDE * rng.uniform(0.85, 1.1)))

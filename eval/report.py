@@ -32,6 +32,7 @@ KINDS: dict[str, tuple[str, Callable[[Path], Report]]] = {  # command of run.jso
     "distill": ("metrics.json", distill_report),
     "study arms": ("study.json", study_report),
     "study judges": ("study.json", study_report),
+    "study order": ("study.json", study_report),
     "study gradients": ("gradients.json", gradients_report),
 }
 

@@ -16,6 +16,8 @@ from .report_blocks import Block, Cell, Columns, Drawing, Report, Section, Table
 from .report_data import read_object
 
 CONTRAST_NAMES = {"snr": "SNR, ratio", "aligned": "cosine to the reference’s mean, ratio", "bias": "distance"}
+TITLES = {"kl": "KL from the start"}
+UNITS = {"kl": "nats a response", "tokens": "tokens a verdict"}
 SHOWN_FROM = 0.05  # p after Holm's correction
 
 
@@ -39,16 +41,16 @@ def _checked(path: Path, make: Callable[[str, dict[str, Any]], Report]) -> Repor
 def _study(name: str, study: dict[str, Any]) -> Report:
     settings = study["settings"]
     lead = (
-        f"{study['finished']} of {study['planned']} runs, {settings['steps']} GRPO steps each, measured on the same "
-        f"{settings['test_pictures']} test pictures. Compared: {settings['compare']}; contrasts and outcomes were stated "
-        "before the runs."
+        f"{study['finished']} of {study['planned']} runs. {study['lead']} Compared: {settings['compare']}; contrasts and "
+        "outcomes were stated before the runs."
     )
     sections = [
         Section(f"table{number}", f"{table['table']}, at {table['at']}", _table(settings, table))
         for number, table in enumerate(study["tables"], 1)
     ]
     sections.append(Section("curves", "Over training", _curves(settings, study["curves"])))
-    sections.append(Section("made", "How it was made", [_settings(settings), _rates(study["learning_rates"])]))
+    rates = [_rates(study["learning_rates"])] if study["learning_rates"] else []
+    sections.append(Section("made", "How it was made", [_settings(settings), *rates]))
     return Report(name, "study", lead, sections, study)
 
 
@@ -65,9 +67,7 @@ def _table(settings: Mapping[str, Any], table: Mapping[str, Any]) -> list[Block]
     caption = "Paired differences over seeds, 95% intervals (Student’s t). * p < 0.05 after Holm’s correction over the "
     return [
         *(Text(sentence) for sentence in table["words"]),
-        Table(
-            "Means over seeds. KL is from the start policy, in nats a response.", [settings["compare"], *metrics], means
-        ),
+        Table("Means over seeds.", [settings["compare"], *metrics], means),
         Table(
             caption
             + f"{table['compared']} comparisons of this table; without * nothing is shown, and the interval says "
@@ -88,40 +88,20 @@ def _difference(row: Mapping[str, Any]) -> Cell:
 
 
 def _curves(settings: Mapping[str, Any], curves: Mapping[str, Any]) -> list[Block]:
-    """A plot of each outcome and of KL, for each group of cells that differ in what is compared."""
-    steps, groups = settings["evaluate_at"], _groups(settings, curves)
-    drawn: list[Block] = []
-    for number, (rest, cells_of) in enumerate(groups.items()):
-        for place, metric in enumerate([*settings["metrics"], "kl"]):
+    """A plot of each outcome, and of what is told beside them, for each table."""
+    steps, drawn = settings["evaluate_at"], []
+    for number, (table, of_value) in enumerate(curves.items()):
+        for place, metric in enumerate(dict.fromkeys(name for curve in of_value.values() for name in curve)):
             lines = {
-                value: [(step, mean) for step, mean in zip(steps, curves[key][metric], strict=True) if mean is not None]
-                for value, key in cells_of.items()
-                if curves[key].get(metric)
+                value: [(step, mean) for step, mean in zip(steps, curve[metric], strict=True) if mean is not None]
+                for value, curve in of_value.items()
             }
             lines = {value: points for value, points in lines.items() if points}
             if lines:
-                unit = "nats a response" if metric == "kl" else "share"
-                title = "KL from the start" if metric == "kl" else metric
+                title, unit = TITLES.get(metric, metric), UNITS.get(metric, "share")
                 plot = plots.over_steps(f"curve{number}-{place}", title, lines, unit)
-                drawn.append(Drawing(plot, f"{plot.title}: {rest}"))
+                drawn.append(Drawing(plot, f"{plot.title}: {table}"))
     return [Columns(drawn)] if drawn else [Text("No run is finished, so there are no curves.", "absent")]
-
-
-def _groups(settings: Mapping[str, Any], curves: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """What the cells of a group have in common -> value of what is compared -> key of the cell's curve."""
-    groups: dict[str, dict[str, str]] = {}
-    for world in settings["worlds"]:
-        for budget in settings["budgets"]:
-            for match_rms in settings["match_rms"]:
-                for arm in settings["arms"]:
-                    for judge in settings["judges"]:
-                        key = "_".join([world, arm, judge, budget, "rms" if match_rms else "plain"])
-                        other = f"judge {judge}" if settings["compare"] == "arm" else f"arm {arm}"
-                        rest = f"{world}, {other}, budget {budget}{', RMS matched' if match_rms else ''}"
-                        if key in curves:
-                            value = arm if settings["compare"] == "arm" else judge
-                            groups.setdefault(rest, {})[value] = key
-    return groups
 
 
 def _settings(settings: Mapping[str, Any]) -> Table:

@@ -11,13 +11,10 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import math
 import random
 import shutil
 import tempfile
-import time
 from collections import defaultdict
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -25,8 +22,8 @@ from safetensors.torch import load_file, save_file
 
 from ..distill import digits, pretrain, tiny
 from ..distill.config import DistillConfig
-from ..distill.grids import TWO, Grid
-from ..distill.loss import distillation_loss, locate, margin, read_logits, with_targets
+from ..distill.fitting import fit
+from ..distill.loss import locate, margin, read_logits, with_targets
 from ..distill.rollouts import sample
 from ..distill.run import distill
 from ..verifier.adapter import FILE, read_card
@@ -51,51 +48,6 @@ POLICY_STAGES = (
     pretrain.Stage(500, glances=8, answers=32, probes=0, claims=0, misread=0.15),
 )
 NOISY_STAGES = (pretrain.Stage(60, glances=0, answers=32, probes=0, claims=0, misread=0.35),)
-
-
-def loss_of(model: VisionLanguageModel, batch) -> torch.Tensor:
-    trees, targets = zip(*batch, strict=True)
-    packed = model.pack([with_targets(*pair) for pair in batch])
-    found = locate(trees, targets, packed)
-    token_logits, verdict_logits = read_logits(model.model, packed, found)
-    return distillation_loss(token_logits, margin(verdict_logits, model.encoder), found)
-
-
-def fit(
-    model: VisionLanguageModel,
-    stages: Sequence[pretrain.Stage],
-    seed: int,
-    peak: float,
-    every: int,
-    report,
-    slow=None,
-    grid: Grid = TWO,
-) -> None:
-    """AdamW, 100 steps of warm-up, then a cosine to a twentieth; `report(step, loss)` every so many steps. Parameters
-    whose names `slow` picks learn at a fifth of the rate."""
-    named = list(model.model.named_parameters())
-    groups = [
-        {"params": [p for name, p in named if bool(slow and slow(name)) is is_slow], "scale": 0.2 if is_slow else 1.0}
-        for is_slow in (False, True)
-    ]
-    optimizer = torch.optim.AdamW(groups, peak, betas=(0.9, 0.98), weight_decay=0.01)
-    count = sum(stage.steps for stage in stages)
-    running, started = 0.0, time.time()
-    for step, batches in enumerate(pretrain.batches(model, seed, stages, grid), start=1):
-        rate = min(step / 100, 0.05 + 0.95 * (1 + math.cos(math.pi * step / count)) / 2)
-        for group in optimizer.param_groups:
-            group["lr"] = peak * rate * group["scale"]
-        model.model.train()
-        for batch in batches:
-            loss = loss_of(model, batch)
-            loss.backward()
-            running += loss.item() / every
-        torch.nn.utils.clip_grad_norm_(model.model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        if step % every == 0:
-            report(step, running, time.time() - started)
-            running = 0.0
 
 
 @torch.no_grad()
@@ -182,8 +134,12 @@ def _train_base(model: VisionLanguageModel, out: Path, stages, seed: int, peak: 
         print(f"base step {step:5d}  loss {loss:.3f}  {json.dumps(figures)}", flush=True)
         save(model, out / "base")
 
-    fit(model, stages, seed, peak, 100, report, slow)
+    _fit(model, stages, seed, peak, 100, report, slow)
     return figures
+
+
+def _fit(model: VisionLanguageModel, stages, seed: int, peak: float, every: int, report, slow=None) -> None:
+    fit(model, pretrain.batches(model, seed, stages), pretrain.count(stages), peak, every, report, slow)
 
 
 def make_policy(out: Path, seed: int) -> dict:
@@ -197,8 +153,8 @@ def make_policy(out: Path, seed: int) -> dict:
         figures.update(policy_figures(model), seconds=round(seconds))
         print(f"policy step {step:5d}  loss {loss:.3f}  {json.dumps(figures)}", flush=True)
 
-    fit(model, POLICY_STAGES, seed, 3e-3, 200, report)
-    fit(model, NOISY_STAGES, seed + 1, 1e-3, NOISY_STAGES[0].steps, report)
+    _fit(model, POLICY_STAGES, seed, 3e-3, 200, report)
+    _fit(model, NOISY_STAGES, seed + 1, 1e-3, NOISY_STAGES[0].steps, report)
     save(model, out / "policy")
     return figures
 

@@ -9,14 +9,16 @@ study that was stopped compares whole seeds.
 from __future__ import annotations
 
 import json
+import logging
 import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..verifier.rundir import write_atomic
 from .study_settings import Cell, StudySettings, numbers
@@ -29,24 +31,32 @@ if TYPE_CHECKING:
 RATES = "rates.json"
 
 
+class Runnable(Protocol):
+    """One run; `file` is where its result goes, below the study's folder."""
+
+    @property
+    def file(self) -> str: ...
+
+
 def run_study(settings: StudySettings, out: Path, judges: Mapping[str, str], jobs: int) -> None:
     """Runs what has no file yet, with one bar over all of it."""
     from tqdm import tqdm
 
-    from .study_runs import Task
+    from .study_runs import Task, carry_out
     from .study_worlds import start_policies
 
-    _one_thread()
+    one_thread()
     models = {**judges, **start_policies(settings.worlds, out)}
     tuning = tuning_tasks(settings)
     seeds = numbers(settings.seeds)
     waiting = [Task(cell, seed, 0.0) for seed in seeds for cell in settings.cells()]  # their rates are not known yet
     done = sum((out / task.file).is_file() for task in [*tuning, *waiting])
     with tqdm(total=len(tuning) + len(waiting), initial=done, desc="study", unit="run") as bar:
-        _run_all(tuning, settings, out, models, jobs, bar)
+        work = partial(carry_out, settings=settings, models=models)
+        run_all(tuning, work, out, jobs, bar)
         rates = chosen_rates(settings, out)
         write_atomic(out / RATES, json.dumps(rates, indent=2) + "\n")
-        _run_all([Task(t.cell, t.seed, rates[t.cell.key]) for t in waiting], settings, out, models, jobs, bar)
+        run_all([Task(t.cell, t.seed, rates[t.cell.key]) for t in waiting], work, out, jobs, bar)
 
 
 def tuning_tasks(settings: StudySettings) -> list[Task]:
@@ -75,28 +85,26 @@ def chosen_rates(settings: StudySettings, out: Path) -> dict[str, float]:
     return {cell.key: max(settings.learning_rates, key=lambda rate: score(cell, rate)) for cell in settings.cells()}
 
 
-def _run_all(
-    tasks: Sequence[Task], settings: StudySettings, out: Path, models: Mapping[str, str], jobs: int, bar: tqdm
-) -> None:
+def run_all(tasks: Sequence[Runnable], work: Callable[[Any], dict[str, Any]], out: Path, jobs: int, bar: tqdm) -> None:
+    """Does the work of each task that has no file yet; `work` must be picklable where there are several jobs."""
     missing = [task for task in tasks if not (out / task.file).is_file()]
-    for task, result in _results(missing, settings, models, jobs):
+    for task, result in _results(missing, work, jobs):
         write_atomic(out / task.file, json.dumps(result, indent=1) + "\n")
-        bar.set_postfix_str(f"{task.cell.key} seed {task.seed}")
+        bar.set_postfix_str(task.file.removesuffix(".json"))
         bar.update()
 
 
 def _results(
-    tasks: Sequence[Task], settings: StudySettings, models: Mapping[str, str], jobs: int
-) -> Iterator[tuple[Task, dict[str, Any]]]:
+    tasks: Sequence[Runnable], work: Callable[[Any], dict[str, Any]], jobs: int
+) -> Iterator[tuple[Runnable, dict[str, Any]]]:
     """As they are finished. One thread a run, whatever `jobs`: the same numbers, and no two runs wait for each other."""
-    from .study_runs import carry_out
-
+    one_thread()
     if jobs == 1 or len(tasks) < 2:
         for task in tasks:
-            yield task, carry_out(task, settings, models)
+            yield task, work(task)
         return
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _start_worker) as pool:
-        futures: dict[Future, Task] = {pool.submit(carry_out, task, settings, models): task for task in tasks}
+        futures: dict[Future, Runnable] = {pool.submit(work, task): task for task in tasks}
         try:
             for future in as_completed(futures):
                 yield futures[future], future.result()
@@ -110,7 +118,8 @@ def _results(
 def _start_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends a worker without a traceback; the parent has the word
     threading.Thread(target=_leave_with_parent, daemon=True).start()
-    _one_thread()
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    one_thread()
 
 
 def _leave_with_parent() -> None:
@@ -121,7 +130,7 @@ def _leave_with_parent() -> None:
         os._exit(1)
 
 
-def _one_thread() -> None:
+def one_thread() -> None:
     import torch
 
     from ..verifier.progress import only_our_bars

@@ -1,4 +1,5 @@
-"""The tables of a study: means, paired contrasts at equal steps and at equal KL, and in words what is shown and what not.
+"""The tables of a study: means, paired contrasts at equal steps (where policies are trained at equal KL too), and in
+words what is shown and what not.
 
 In: the settings and the results of the finished runs. Out: `study.json` (everything) and `study.md` (tables to quote).
 """
@@ -9,17 +10,43 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ..eval.paired import CONFIDENCE, Difference, at_level, compare, in_words, with_holm
 from ..verifier.rundir import write_atomic
-from .study_settings import Cell, StudySettings, numbers
+from .study_settings import numbers
 
 Results = Mapping[str, Mapping[int, Mapping[str, Any]]]  # cell key -> seed -> result of the run
+KL = "kl"
 Values = dict[str, dict[int, dict[str, float | None]]]  # value of what is compared -> seed -> outcome
 
 
-def write_study(settings: StudySettings, out: Path, results: Results, rates: Mapping[str, float]) -> str:
+class Design(Protocol):
+    """What the settings of a study say of its tables; they are a dataclass."""
+
+    compare: str  # the field of a cell whose values the contrasts name
+    metrics: list[str]
+    contrasts: list[str]
+    seeds: str
+    evaluate_at: list[int]
+    report_at: list[int]
+
+    @property
+    def beside(self) -> Sequence[str]:
+        """What is told beside the metrics and not compared; `kl` asks for the table at equal KL."""
+        ...
+
+    @property
+    def lead(self) -> str:
+        """What a run is and what it is measured on."""
+        ...
+
+    def cells(self) -> Sequence[Any]: ...
+
+    def pairs(self) -> Sequence[tuple[str, str]]: ...
+
+
+def write_study(settings: Design, out: Path, results: Results, rates: Mapping[str, float]) -> str:
     """Writes both files; returns the text of `study.md`."""
     study = tabulate(settings, results, rates)
     write_atomic(out / "study.json", json.dumps(study, indent=1, allow_nan=False) + "\n")
@@ -28,13 +55,14 @@ def write_study(settings: StudySettings, out: Path, results: Results, rates: Map
     return page
 
 
-def tabulate(settings: StudySettings, results: Results, rates: Mapping[str, float]) -> dict[str, Any]:
-    tables: dict[str, list[Cell]] = {}
+def tabulate(settings: Design, results: Results, rates: Mapping[str, float]) -> dict[str, Any]:
+    tables: dict[str, list[Any]] = {}
     for cell in settings.cells():
         tables.setdefault(cell.table(settings.compare), []).append(cell)
     seconds = [run["seconds"] for runs in results.values() for run in runs.values()]
     return {
-        "settings": asdict(settings),
+        "settings": asdict(settings),  # pyright: ignore[reportArgumentType]
+        "lead": settings.lead,
         "learning_rates": dict(rates),
         "finished": len(seconds),
         "planned": len(settings.cells()) * len(numbers(settings.seeds)),
@@ -45,12 +73,17 @@ def tabulate(settings: StudySettings, results: Results, rates: Mapping[str, floa
             if any(results[cell.key] for cell in cells)
             for table in _tables_of(settings, name, cells, results)
         ],
-        "curves": {key: _curve(settings, list(runs.values())) for key, runs in results.items()},
+        "curves": {
+            name: {
+                getattr(cell, settings.compare): _curve(settings, list(results[cell.key].values())) for cell in cells
+            }
+            for name, cells in tables.items()
+        },
     }
 
 
-def _tables_of(settings: StudySettings, name: str, cells: Sequence[Cell], results: Results) -> list[dict[str, Any]]:
-    """A table for each step of `report_at`, and one at the KL that every run of the table came to."""
+def _tables_of(settings: Design, name: str, cells: Sequence[Any], results: Results) -> list[dict[str, Any]]:
+    """A table for each step of `report_at`, and one at the KL that every run of the table came to, where there is one."""
     compared, metrics = settings.compare, settings.metrics
     points = {
         getattr(cell, compared): {seed: run["points"] for seed, run in results[cell.key].items()} for cell in cells
@@ -59,8 +92,10 @@ def _tables_of(settings: StudySettings, name: str, cells: Sequence[Cell], result
     for step in settings.report_at:
         at = settings.evaluate_at.index(step)
         reached = {value: {seed: rows[at] for seed, rows in runs.items()} for value, runs in points.items()}
-        tables.append(_table(settings, name, f"step {step}", reached, [*metrics, "kl"]))
-    level = min(max(row["kl"] for row in rows) for runs in points.values() for rows in runs.values())
+        tables.append(_table(settings, name, f"step {step}", reached, [*metrics, *settings.beside]))
+    if KL not in settings.beside:
+        return tables
+    level = min(max(row[KL] for row in rows) for runs in points.values() for rows in runs.values())
     equal = {
         value: {seed: {m: _at_kl(level, rows, m) for m in metrics} for seed, rows in runs.items()}
         for value, runs in points.items()
@@ -70,10 +105,10 @@ def _tables_of(settings: StudySettings, name: str, cells: Sequence[Cell], result
 
 def _at_kl(level: float, rows: Sequence[Mapping[str, Any]], metric: str) -> float | None:
     known = [row for row in rows if row[metric] is not None]
-    return at_level(level, [row["kl"] for row in known], [row[metric] for row in known])
+    return at_level(level, [row[KL] for row in known], [row[metric] for row in known])
 
 
-def _table(settings: StudySettings, name: str, when: str, values: Values, shown: Sequence[str]) -> dict[str, Any]:
+def _table(settings: Design, name: str, when: str, values: Values, shown: Sequence[str]) -> dict[str, Any]:
     """Holm's correction is over all contrasts and outcomes of the table."""
     differences = {
         (f"{a} - {b}", metric): _paired(values[a], values[b], metric)
@@ -108,29 +143,28 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _curve(settings: StudySettings, runs: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
+def _curve(settings: Design, runs: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
     """Means over seeds at each evaluation."""
-    names = ["kl", *settings.metrics]
+    names = [*settings.metrics, *settings.beside]
     return {n: [_mean([run["points"][i][n] for run in runs]) for i in range(len(settings.evaluate_at))] for n in names}
 
 
-def as_markdown(settings: StudySettings, study: Mapping[str, Any]) -> str:
+def as_markdown(settings: Design, study: Mapping[str, Any]) -> str:
     lines = [
-        f"{study['finished']} of {study['planned']} runs, {settings.steps} GRPO steps each, measured on the same "
-        f"{settings.test_pictures} test pictures. Differences are paired over seeds, with {CONFIDENCE:.0%} intervals "
-        "(Student's t); * p < 0.05 after Holm's correction over the whole table. Without * nothing is shown: the "
-        "interval says how large a difference might still be. KL is from the start policy, in nats a response; the "
-        "equal KL is the one that every run of the table came to.",
+        f"{study['finished']} of {study['planned']} runs. {settings.lead} Differences are paired over seeds, with "
+        f"{CONFIDENCE:.0%} intervals (Student's t); * p < 0.05 after Holm's correction over the whole table. Without * "
+        "nothing is shown: the interval says how large a difference might still be.",
         "",
     ]
     for table in study["tables"]:
         lines += _markdown_table(settings, table)
     rates = sorted(study["learning_rates"].items())
-    lines += ["Learning rates: " + ", ".join(f"{key} {rate:g}" for key, rate in rates) + "."]
+    if rates:
+        lines += ["Learning rates: " + ", ".join(f"{key} {rate:g}" for key, rate in rates) + "."]
     return "\n".join(lines) + "\n"
 
 
-def _markdown_table(settings: StudySettings, table: Mapping[str, Any]) -> list[str]:
+def _markdown_table(settings: Design, table: Mapping[str, Any]) -> list[str]:
     seeds = sorted(set(table["seeds"].values()))
     count = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     names = list(next(iter(table["means"].values())))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -97,15 +97,31 @@ class StudySettings:
         crossed = itertools.product(self.worlds, self.budgets, self.match_rms, self.arms, self.judges)
         return [Cell(world, arm, judge, budget, rms) for world, budget, rms, arm, judge in crossed]
 
+    @property
+    def beside(self) -> list[str]:
+        return ["kl"]
+
+    @property
+    def lead(self) -> str:
+        return (
+            f"{self.steps} GRPO steps each, measured on the same {self.test_pictures} test pictures. KL is from the "
+            "start policy, in nats a response; the equal KL is the one that every run of the table came to."
+        )
+
     def pairs(self) -> list[tuple[str, str]]:
         """The contrasts as pairs of values of what is compared. Raises InputError where one is not run."""
-        found, values = [], getattr(self, COMPARED[self.compare])
-        for contrast in self.contrasts:
-            pair = tuple(contrast.split(" - "))
-            if len(pair) != 2 or not set(pair) <= set(values):
-                raise InputError(f"contrasts: {contrast!r} must be `A - B` with A and B among {', '.join(values)}")
-            found.append(pair)
-        return found
+        return pairs_among(self.contrasts, getattr(self, COMPARED[self.compare]))
+
+
+def pairs_among(contrasts: Sequence[str], values: Sequence[str]) -> list[tuple[str, str]]:
+    """Contrasts written "A - B" as pairs. Raises InputError where A or B is not one of the values."""
+    found = []
+    for contrast in contrasts:
+        pair = tuple(contrast.split(" - "))
+        if len(pair) != 2 or not set(pair) <= set(values):
+            raise InputError(f"contrasts: {contrast!r} must be `A - B` with A and B among {', '.join(values)}")
+        found.append(pair)
+    return found
 
 
 def numbers(text: str) -> list[int]:

@@ -15,10 +15,11 @@ import torch
 from tqdm import tqdm
 
 from ..distill import tiny
+from ..distill.fitting import fit
 from ..distill.grids import WORLDS, Grid
-from ..distill.pretrain import Stage
+from ..distill.pretrain import Stage, batches, count
 from ..verifier.model import VisionLanguageModel
-from .make_digits import fit, save
+from .make_digits import save
 
 POLICY = resources.files("claimwise.distill") / "assets" / "policy"
 SHIPPED = "2x2"
@@ -51,7 +52,7 @@ def make_policy(folder: Path, grid: Grid) -> None:
     torch.manual_seed(SEED)
     processor = tiny.build_processor(grid)
     model = VisionLanguageModel(tiny.build_model(processor, 64, 2, 0.06, grid), processor, str(folder))
-    with tqdm(total=sum(stage.steps for stage in (*STAGES, *NOISY_STAGES)), desc="start policy", unit="step") as bar:
+    with tqdm(total=count((*STAGES, *NOISY_STAGES)), desc="start policy", unit="step") as bar:
         _fit(model, STAGES, SEED, 3e-3, grid, bar)
         _fit(model, NOISY_STAGES, SEED + 1, 1e-3, grid, bar)
     save(model, folder)
@@ -62,4 +63,4 @@ def _fit(model: VisionLanguageModel, stages: Sequence[Stage], seed: int, peak: f
         bar.set_postfix(loss=f"{loss:.3f}")
         bar.update()
 
-    fit(model, stages, seed, peak, 1, report, grid=grid)
+    fit(model, batches(model, seed, stages, grid), count(stages), peak, 1, report)

@@ -126,7 +126,7 @@ def test_what_a_distillation_lacks_is_said(tmp_path, missing, section, said):
 
 def test_a_study_shows_its_contrasts_and_what_is_not_shown(tmp_path):
     page = page_of(make_study(tmp_path / "study"))
-    assert "4 of 4 runs, 2 GRPO steps each" in page.text
+    assert "4 of 4 runs. 2 GRPO steps each" in page.text
     table = page.section("table1")
     assert "prefix 2 seeds 0.650 2.000" in table and "component 2 seeds 0.550 2.000" in table
     assert "prefix - component +0.100 [+0.100, +0.100]" in table and "a null result" in table

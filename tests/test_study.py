@@ -60,11 +60,11 @@ def finished(small):
     """A study that was stopped in its second run, and went on."""
     started, carry_out = [], study_runs.carry_out
 
-    def stopped(task, *rest):
+    def stopped(task, **rest):
         started.append(task)
         if len(started) == 2:
             raise KeyboardInterrupt
-        return carry_out(task, *rest)
+        return carry_out(task, **rest)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(study_runs, "carry_out", stopped)

@@ -7,7 +7,7 @@ and the logit margin of yes over no. Labels and readings are greedy; the label c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -40,19 +40,19 @@ def answer_trees(
     fed = 1 + (MAX_READING_TOKENS + 1 if readings else 0)  # tokens of a branch after its criterion, at most
     room = max(map(len, trees)) + fed * max(len(tree.branches) for tree in trees)
     past = go_on_from(model, openings, room) if openings else nothing_yet(model, len(trees), room)
-    decoder = _Decoder(model, trees, past)
-    label_bk = _pick_labels(decoder.open(), allowed)
+    decoder = Decoder(model, trees, past)
+    label_bk = pick_labels(decoder.open(), allowed)
     labels = label_bk.tolist()
     answers = [[Answer(labels[b][k]) for k in range(len(tree.branches))] for b, tree in enumerate(trees)]
     logits = decoder.feed(label_bk)
     if readings:
-        _read(decoder, logits, answers, model.encoder.reading_end_id)
+        read_on(decoder, logits, answers, model.encoder.reading_end_id)
     else:
-        _judge(decoder, logits, [(b, k) for b, row in enumerate(answers) for k in range(len(row))], answers)
+        judge_branches(decoder, logits, [(b, k) for b, row in enumerate(answers) for k in range(len(row))], answers)
     return answers
 
 
-def _pick_labels(logits_bkv: torch.Tensor, allowed: Sequence[Sequence[int]]) -> torch.Tensor:
+def pick_labels(logits_bkv: torch.Tensor, allowed: Sequence[Sequence[int]]) -> torch.Tensor:
     """(B, K) label ids: the most likely of those that the row allows."""
     picked = torch.zeros(logits_bkv.shape[:2], dtype=torch.long, device=logits_bkv.device)
     for row, ids in enumerate(allowed):
@@ -61,32 +61,35 @@ def _pick_labels(logits_bkv: torch.Tensor, allowed: Sequence[Sequence[int]]) -> 
     return picked
 
 
-def _read(decoder: _Decoder, logits_bkv, answers: list[list[Answer]], end_id: int) -> None:
-    """Greedy readings of at most eight tokens; a branch whose `;` has been fed gives its verdict at that pass."""
+def read_on(
+    decoder: Decoder, logits_bkv, answers: list[list[Answer]], end_id: int, limit: int = MAX_READING_TOKENS
+) -> None:
+    """Greedy readings of at most `limit` tokens; a branch whose `;` has been fed gives its verdict at that pass."""
     live = {(b, k) for b, row in enumerate(answers) for k in range(len(row))}
     while live:
         best = logits_bkv.argmax(-1).tolist()
         ended = []
         for b, k in live:
             answer = answers[b][k]
-            if len(answer.reading_ids) == MAX_READING_TOKENS:
+            if len(answer.reading_ids) == limit:
                 best[b][k] = end_id  # the contract: no reading is longer
             if best[b][k] == end_id:
                 ended.append((b, k))
             else:
                 answer.reading_ids.append(best[b][k])
         logits_bkv = decoder.feed(torch.tensor(best, device=logits_bkv.device))
-        _judge(decoder, logits_bkv, ended, answers)
+        judge_branches(decoder, logits_bkv, ended, answers)
         live.difference_update(ended)
 
 
-def _judge(decoder: _Decoder, logits_bkv, branches: Sequence[tuple[int, int]], answers: list[list[Answer]]) -> None:
+def judge_branches(decoder: Decoder, logits_bkv, branches: Iterable[tuple[int, int]], answers) -> None:
+    """Sets the margins of the branches (tree, criterion), of which the logits are those of the verdict."""
     margins = (logits_bkv[..., decoder.yes_id] - logits_bkv[..., decoder.no_id]).tolist()
     for b, k in branches:
         answers[b][k].margin = margins[b][k]
 
 
-class _Decoder:
+class Decoder:
     """One forward over the packed trees, then one token per branch and pass; a token sees its ancestors only."""
 
     def __init__(self, model: VisionLanguageModel, trees: Sequence[Tree], past: Past):
