@@ -121,7 +121,8 @@ def _written(model: VisionLanguageModel, order: str, answer: Answer, response: s
     if order == "quote":
         quote = model.processor.tokenizer.decode(answer.reading_ids)
         found = align(response, quote)
-        span = None if found.sentence_start is None else (found.sentence_start, found.sentence_end)
+        ends = found.sentence_start, found.sentence_end
+        span = None if ends[0] is None or ends[1] is None else (ends[0], ends[1])
         return Written(answer.margin > 0, span, len(answer.reading_ids) + 2)
     tokens = 2 + (len(answer.reading_ids) + 1 if order == "reading" else 0)
     return Written(answer.margin > 0, _sentence(model.encoder, answer.label_id, response), tokens)

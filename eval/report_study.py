@@ -91,7 +91,7 @@ def _curves(settings: Mapping[str, Any], curves: Mapping[str, Any]) -> list[Bloc
     """A plot of each outcome, and of what is told beside them, for each table."""
     steps, drawn = settings["evaluate_at"], []
     for number, (table, of_value) in enumerate(curves.items()):
-        for place, metric in enumerate(dict.fromkeys(name for curve in of_value.values() for name in curve)):
+        for place, metric in enumerate(dict.fromkeys(str(name) for curve in of_value.values() for name in curve)):
             lines = {
                 value: [(step, mean) for step, mean in zip(steps, curve[metric], strict=True) if mean is not None]
                 for value, curve in of_value.items()

@@ -9,8 +9,10 @@ light commands answer at once.
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import sys
+from importlib import metadata
 
 from ..verifier.errors import InputError
 
@@ -33,7 +35,7 @@ COMMANDS = {
     "agree": "how far two verdict tables agree",
     "fidelity": "whether a judge's verdicts lead to the credit that the reference's lead to",
     "compare": "two judges pair by pair: with and without the image, or two verifiers",
-    "study": "experiments on digits: what the arms of the credit and the judges differ in",
+    "study": "experiments on digits: what arms of the credit, judges and a verifier's order differ in",
     "audit": "what is wrong with rubrics: criteria that contradict the image",
     "credit": "the advantage of every token of one group of responses",
     "align": "find a quote in a response",
@@ -52,7 +54,7 @@ def overview() -> str:
             "",
             *lines,
             "",
-            "claimwise COMMAND --help shows a command's flags and an example to copy.",
+            "claimwise COMMAND --help shows a command's flags and an example to copy; --version the version.",
         ]
     )
 
@@ -62,11 +64,15 @@ def main(argv: list[str] | None = None) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         print(overview())
         return 0 if argv else 2
+    if argv[0] == "--version":
+        print(f"claimwise {metadata.version('claimwise')}")
+        return 0
     name, rest = argv[0], argv[1:]
     if name not in COMMANDS:
         print(f"claimwise: there is no command {name!r}; claimwise --help lists them", file=sys.stderr)
         return 2
     os.environ.setdefault("GOMP_SPINCOUNT", "100000")  # threads that spin for long slow a busy two-core machine
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # without a GPU it says so wherever it is imported
     try:
         return importlib.import_module(f".commands.{name}", __package__).main(rest) or 0
     except InputError as error:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib import metadata
 
 import pytest
 from claimwise.scripts import cli
@@ -29,6 +30,11 @@ def test_the_overview_lists_every_command(flag, capsys):
     assert listed == list(COMMANDS)
     wanted = {"quickstart", "rollout", "label", "distill", "judge", "train", "agree", "credit", "align", "report"}
     assert wanted <= set(listed)
+
+
+def test_the_version_is_the_installed_one(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"claimwise {metadata.version('claimwise')}\n"
 
 
 def test_no_command_shows_the_overview_as_an_error(capsys):
