@@ -16,6 +16,7 @@ from ..verifier.schema import Criterion, Example
 
 ANSWER = "@final-answer"  # id of the criterion that stands in where no rule decides; no rubric's own
 _MARKED = re.compile(r"(?i)\banswer[*_]*\s*(?:is\s*)?:[*_]*\s*([^\n]*)")
+_TAGGED = re.compile(r"(?is)<answer>((?:(?!<answer>).)*?)</answer>")
 _BOX = "\\boxed{"
 _WORDS = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\{([^{}]*)\}")  # words inside a formula
 _SIGNS = {"−": "-", r"\%": "%", r"\$": "$", r"\,": " ", r"\!": "", r"\ ": " ", r"^\circ": "°", r"^{\circ}": "°"}
@@ -39,8 +40,11 @@ _TERM = re.compile(r"(?=.*(?:[+*()]|\d[a-z]))(?:[\d\s.,()+*/-]|(?<![a-z])[a-z](?
 
 
 def final_answer(response: str) -> str | None:
-    """What stands in the last \\boxed{...}, else on the line after the last "Answer:"; None where neither holds
-    anything."""
+    """What stands in the last <answer>...</answer>, as reasoning models write it; without one in the last \\boxed{...},
+    else on the line after the last "Answer:". The same order holds inside the tag. None where nothing stands there."""
+    tagged = _TAGGED.findall(response)
+    if tagged:
+        return final_answer(tagged[-1]) or tagged[-1].strip() or None
     if boxed := _last_boxed(response):
         return boxed
     marked = _MARKED.findall(response)

@@ -30,6 +30,16 @@ FINAL_ANSWERS = [
     ("\\boxed{\\boxed{3}}", "3"),
     ("\\boxed{}\nAnswer: 4", "4"),
     ("Answer: 4, that is \\boxed{5}", "5"),  # the box goes first
+    # as models that were cold-started on OpenMMReasoner write
+    ("<think>It may be 4.</think><answer>5</answer>", "5"),
+    ("<think>\\boxed{4}? No.</think>\n<answer>\n5 cm\n</answer>", "5 cm"),  # the tag goes before a box
+    ("<think>x</think><answer>So \\boxed{5}.</answer>", "5"),  # but a box in it
+    ("<think>x</think><answer>Answer: B</answer>", "B"),
+    ("<answer>1</answer> no: <answer>2</answer>", "2"),
+    ("<answer>1</answer> no: <answer>2", "1"),  # cut off
+    ("<answer>1 <answer>2</answer>", "2"),
+    ("<answer> </answer>\nAnswer: 4", None),  # it says where its answer is, and there is none
+    ("<ANSWER>B</ANSWER>", "B"),
 ]
 
 
