@@ -1,8 +1,12 @@
 """Conversations with images as TRL's `SFTTrainer` takes them: columns prompt, completion and images.
 
 In: a `Source` (local JSON Lines, JSON or Parquet, or a data set of the Hub) with `messages` (role and content, a string
-or parts) or `conversations` (ShareGPT's from and value), and `images` or `image`. Out: a `datasets.Dataset` on disk, or a
-stream. The last answer is the completion; everything before it is the prompt.
+or parts) or `conversations` (ShareGPT's from and value), and images in `images`, `image` or the parts. Out: a
+`datasets.Dataset` on disk, or a stream. The last answer is the completion; everything before it is the prompt.
+
+OpenMMReasoner-SFT-874K, as its authors' pipeline writes it (EvolvingLMMs-Lab/OpenMMReasoner, distill_response.py and
+sft_example_config.yaml): Parquet files with `id` and `messages` of parts, an image being {"type": "image_url",
+"image_url": {"url": path}}, its path relative to a folder of images that lies beside the rows: `image_folder`.
 
 A row that cannot be used is named in rejected.jsonl with its reason: "refused" for a fault, "filtered" where it is too
 long: conversations are never cut. More than a share of refused rows is an InputError.
@@ -12,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
 
 REJECTED = "rejected.jsonl"
 ARROW = ".data"  # folder of a stored dataset
+IMAGE_PARTS = ("image", "image_url", "input_image")
 COLUMNS = ("messages", "conversations", "conversation")
 SPEAKERS = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
 ENOUGH = 1000  # rows of a stream, before the share of refused ones says something
@@ -91,10 +96,24 @@ def read_conversation(raw: RawRow, form: Form, remote: bool = False) -> dict[str
 
 
 def _message(message: Any) -> Any:
-    """ShareGPT's from and value as role and content."""
-    if not isinstance(message, Mapping) or "from" not in message:
+    """ShareGPT's from and value as role and content. Where parts hold the images, a "<image>" left in a text beside them
+    is no place of its own."""
+    if not isinstance(message, Mapping):
         return message
-    return {"role": SPEAKERS.get(message["from"], message["from"]), "content": message.get("value")}
+    if "from" in message:
+        return {"role": SPEAKERS.get(message["from"], message["from"]), "content": message.get("value")}
+    content = message.get("content")
+    parts = list(content) if isinstance(content, (list, tuple)) else []
+    if not any(isinstance(part, Mapping) and part.get("type") in IMAGE_PARTS for part in parts):
+        return message
+    return {**message, "content": [_without_place(part) for part in parts]}
+
+
+def _without_place(part: Any) -> Any:
+    text = part.get("text") if isinstance(part, Mapping) else None
+    if not isinstance(text, str) or PLACE not in text:
+        return part
+    return {**part, "text": text.replace(PLACE, "").strip("\n")}
 
 
 def _placed(turns: list[tuple[str, str]], images: int) -> list[dict[str, Any]]:
@@ -128,10 +147,20 @@ def _stored(image: Any, picture: Picture, folder: Path | None) -> dict[str, Any]
 
 
 class Reader:
-    """Rows of a source as conversations, faults left out and written to `out`/rejected.jsonl (by the main process)."""
+    """Rows of a source as conversations, faults left out and written to `out`/rejected.jsonl (by the main process).
+    `image_folder` is what the rows' paths of images are relative to; None: the folder that the rows lie in."""
 
-    def __init__(self, source: Source, form: Form, out: Path, max_rejected: float, main: bool = True):
+    def __init__(
+        self,
+        source: Source,
+        form: Form,
+        out: Path,
+        max_rejected: float,
+        main: bool = True,
+        image_folder: Path | None = None,
+    ):
         self.source, self.form, self.out, self.max_rejected, self.main = source, form, out, max_rejected, main
+        self.image_folder = image_folder
 
     def rows(self, bar: Callable[[Iterator[RawRow]], Any] = iter) -> Iterator[dict[str, Any]]:
         read = refused = kept = 0
@@ -140,7 +169,8 @@ class Reader:
             for raw in bar(self.source.read(0)):
                 read += 1
                 try:
-                    row = read_conversation(raw, self.form, self.source.remote)
+                    placed = raw if self.image_folder is None else replace(raw, folder=self.image_folder)
+                    row = read_conversation(placed, self.form, self.source.remote)
                 except (InputError, TooLong) as error:
                     kind = "filtered" if isinstance(error, TooLong) else "refused"
                     refused += kind == "refused"

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -194,6 +199,30 @@ def test_a_stopped_run_ends_where_an_unbroken_one_does(streaming, assets, data, 
     assert (tmp_path / "half" / "log.jsonl").read_text().count("\n") == 4
 
 
+@pytest.mark.slow
+def test_a_killed_run_ends_where_an_unbroken_one_does(assets, data, tmp_path):
+    """SIGKILL after the second checkpoint; the same command then goes on to the same weights, to the last bit."""
+    more = {"max_steps": 12, "save_strategy": "steps", "save_steps": 2}
+    assert main(flags(assets, data, tmp_path / "whole", **more)) == 0
+    run, killed = flags(assets, data, tmp_path / "killed", **more), tmp_path / "killed"
+    threads = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen([sys.executable, "-m", "claimwise.scripts.cli", *run], env=threads, **pipes)
+    while not (killed / "checkpoint-4" / "trainer_state.json").is_file():
+        assert process.poll() is None, process.communicate()[1][-2000:]
+        time.sleep(0.005)
+    process.kill()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL and not (killed / "finished.json").exists()
+    steps = sorted(int(path.name.split("-")[1]) for path in killed.glob("checkpoint-*"))
+    assert steps[-1] < 12 and not (killed / "model.safetensors").exists()
+    assert main(run) == 0
+    one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "killed"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    losses = [(tmp_path / name / "log.jsonl").read_text().splitlines() for name in ("whole", "killed")]
+    assert [json.loads(line)["loss"] for line in losses[0]] == [json.loads(line)["loss"] for line in losses[1]]
+
+
 def test_a_stream_of_parquet_with_images_inside(data, tmp_path, form):
     """As `datasets` streams it from the Hub: the same rows as the local file gives, in another order."""
     import datasets
@@ -234,6 +263,7 @@ def test_bad_rows_are_named_and_counted(assets, data, tmp_path, capsys):
         ({"data": ""}, "the setting data is empty"),
         ({"data": "nowhere.jsonl"}, "there is no such file or folder"),
         ({"model": "/nowhere"}, "cannot be loaded"),
+        ({"image_folder": "nowhere"}, "image_folder nowhere: there is no such folder"),
         ({"max_length": 9}, "set max_tokens instead"),
         ({"packing": True}, "packs no conversations with images"),
         ({"completion_only_loss": False}, "the loss is on completions alone"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from trl import SFTConfig
 
@@ -17,6 +18,9 @@ class ColdStartConfig(SFTConfig):
     data: str = field(default="", metadata={"help": "conversations: .jsonl, .json, .parquet, a folder, or a Hub name"})
     part: str = field(default="", metadata={"help": "the data's split to read, where it has several"})
     subset: str = field(default="", metadata={"help": "the configuration of a Hub data set"})
+    image_folder: str = field(
+        default="", metadata={"help": "what paths of images are relative to; default: the data's"}
+    )
     streaming: bool = field(default=False, metadata={"help": "read rows as they are needed; max_steps says how many"})
     max_tokens: int = field(default=4096, metadata={"help": "longer conversations are left out, never cut"})
     max_rejected: float = field(default=0.01, metadata={"help": "stop where a larger share of rows is refused (0..1)"})
@@ -29,6 +33,8 @@ class ColdStartConfig(SFTConfig):
         super().__post_init__()
         if not self.data:
             raise InputError("the setting data is empty; give a file or folder of conversations, or a Hub name")
+        if self.image_folder and not Path(self.image_folder).is_dir():
+            raise InputError(f"image_folder {self.image_folder}: there is no such folder; give where the images lie")
         if self.max_length is not None:
             raise InputError("max_length would cut conversations, and images with them; set max_tokens instead")
         if self.completion_only_loss is False or self.assistant_only_loss:

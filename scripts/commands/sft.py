@@ -17,6 +17,7 @@ Fine-tune a policy on conversations with images before GRPO: TRL's SFTTrainer, l
 Settings come from a YAML recipe and from flags, which win. The most used:
   --model DIR|NAME          the policy
   --data FILE|DIR|NAME      conversations: local .jsonl, .json or .parquet, or a data set of the Hub (--part, --subset)
+  --image_folder DIR        what paths of images are relative to (default: the data's own folder)
   --streaming true          read rows as they are needed, with --max_steps N; default: read and check all first
   --max_tokens N            longer conversations are left out, never cut (default: 4096)
   --max_rejected SHARE      stop where more of the rows are refused (default: 0.01)
@@ -24,8 +25,8 @@ Settings come from a YAML recipe and from flags, which win. The most used:
   --output_dir DIR          the trained policy's folder
   --learning_rate, --max_steps, --num_train_epochs, --save_steps, --report_to, ...   as in trl.SFTConfig
 
-A row has messages (role and content) or conversations (from and value), and images or image: paths beside the file,
-bytes or base64. Its last answer bears the loss. OUTPUT_DIR/rejected.jsonl names each row that is left out.
+A row has messages (role and content) or conversations (from and value), and images, image or image parts: paths, bytes
+or base64. Its last answer bears the loss. OUTPUT_DIR/rejected.jsonl names each row that is left out.
 OUTPUT_DIR is a whole checkpoint, an adapter merged into it: claimwise train --model OUTPUT_DIR trains it as actor with
 the same weights as frozen reference, claimwise rollout --policy OUTPUT_DIR samples from it. Stopped in any way, the same
 command goes on from the last checkpoint (--save_steps).
@@ -62,10 +63,11 @@ def run(config: Any) -> dict[str, Any]:
     source = open_source(config.data, config.part or None, config.subset or None)
     processor = load_policy_processor(config.model, load_processor)
     form, identity = Form(processor, config.max_tokens), [source.name, source.identity]
-    about = json.dumps([identity, config.model, config.max_tokens, config.max_rejected])
+    images = Path(config.image_folder).resolve() if config.image_folder else None
+    about = json.dumps([identity, config.model, config.max_tokens, config.max_rejected, str(images)])
 
     def make_dataset(folder: Path) -> Any:
-        reader = Reader(source, form, folder, config.max_rejected, config.process_index == 0)
+        reader = Reader(source, form, folder, config.max_rejected, config.process_index == 0, images)
         if config.streaming:
             return streamed_dataset(reader, config.seed)
         return stored_dataset(reader, hashlib.sha256(about.encode()).hexdigest()[:16])
