@@ -112,7 +112,8 @@ def _open(path: Path) -> Opened:
 
 
 def _tasks(harness: str) -> list[Wanted]:
-    return [(b, task, name) for b in BENCHMARKS if (task := b.task(harness)) is not None for name in task.names]
+    found = [(b, task) for b in BENCHMARKS if (task := b.task(harness)) is not None]
+    return [(b, one, name) for b, task in found for one in (task, *task.also) for name in one.names]
 
 
 def _open_vlmevalkit(path: Path) -> Opened:

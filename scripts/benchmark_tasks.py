@@ -5,7 +5,9 @@ In: nothing. Out: `BENCHMARKS`, `PAPER`, `CHECKED`. Names and layouts were read 
 in `CHECKED`; nothing was run against them.
 
     VLMEvalKit    names: DATASET_URL of the classes in vlmeval/dataset/image_{mcq,vqa,yorn}.py, dynamath.py, charxiv.py
-    lmms-eval     names and metrics: the key `task` and `metric_list` of lmms_eval/tasks/*/*.yaml
+    lmms-eval     names and metrics: the keys `task` and `metric_list` of the .yaml files under lmms_eval/tasks. Two of
+                  them define mmbench_en_dev_reasoning (alike), two mmmu_val_reasoning: the harness walks from the top and
+                  keeps the last, mmmu/reasoning's, whose metric is acc_score
 """
 
 from __future__ import annotations
@@ -29,14 +31,16 @@ GROUPS = ("general", "visual")
 
 @dataclass(frozen=True)
 class Task:
-    """A benchmark in a harness. `names`: the first is run; results of the others are read too. The score is the mean of
-    `values` (columns, or metrics), times `to_percent`, in the row where a column says what `row` says."""
+    """A benchmark in a harness. `names`: the first is run; results of the others are read too, and those of `also`, which
+    are laid out in another way. The score is the mean of `values` (columns, or metrics), times `to_percent`, in the row
+    where a column says what `row` says."""
 
     names: tuple[str, ...]
     values: tuple[str, ...]
     to_percent: float
     row: tuple[str, str] | None = None
     dataset_class: str = ""  # of VLMEvalKit's --config
+    also: tuple[Task, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,7 @@ class Benchmark:
 
 
 _DYNAMATH, _HALLUSION = ("DynaMath",), ("aAcc", "fAcc", "qAcc")
+_MMBENCH_PLAIN = Task(("mmbench_en_dev", "mmbench_en_dev_static"), ("gpt_eval_score",), 1)
 _WEMATH = ("WeMath_COT", "WeMath")  # the prompts of the plain ones want the letter alone, at once
 _MATHVERSE = ("MathVerse_MINI_Vision_Only_cot", "MathVerse_MINI_Vision_Only", "MathVerse_MINI")
 
@@ -61,13 +66,13 @@ BENCHMARKS = (
         "MMBench-Dev",
         "general",
         Task(("MMBench_DEV_EN",), ("Overall",), 100, ("split", "dev"), "ImageMCQDataset"),
-        Task(("mmbench_en_dev", "mmbench_en_dev_static"), ("gpt_eval_score",), 1),
+        Task(("mmbench_en_dev_reasoning",), ("acc_score",), 100, also=(_MMBENCH_PLAIN,)),
     ),
     Benchmark(
         "MMMU Val",
         "general",
         Task(("MMMU_DEV_VAL",), ("Overall",), 100, ("split", "validation"), "MMMUDataset"),
-        Task(("mmmu_val",), ("mmmu_acc",), 100),
+        Task(("mmmu_val_reasoning",), ("acc_score",), 100, also=(Task(("mmmu_val",), ("mmmu_acc",), 100),)),
     ),
     Benchmark(
         "MMMU-Pro",

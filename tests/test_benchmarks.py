@@ -119,6 +119,16 @@ def test_lmms_eval_beside_it_with_gaps(tmp_path, capsys):
     assert "– (2 of 4)" in shown and "– (1 of 4)" in shown and "not read: " in shown
 
 
+def test_the_reasoning_tasks_of_lmms_eval(tmp_path, capsys):
+    """Shares under acc_score, as their `aggregation: mean` leaves them."""
+    found = {name: {"acc_score,none": share, "format_score,none": 1.0}
+             for name, share in (("mmbench_en_dev_reasoning", 0.82), ("mmmu_val_reasoning", 0.55))}  # fmt: skip
+    (tmp_path / "1_results.json").write_text(json.dumps({**LMMS_EVAL, "results": found}))
+    (own,) = table(capsys, tmp_path)["columns"].values()
+    scores = {name: score["percent"] for name, score in own["scores"].items()}
+    assert scores == pytest.approx({"MMBench-Dev": 82.0, "MMMU Val": 55.0})
+
+
 @pytest.mark.parametrize(
     ("name", "columns", "told"),
     [
@@ -175,6 +185,7 @@ def test_the_commands_are_a_script_with_every_task_once(harness, backend, capsys
         listed = script.partition("--data " if harness == "vlmevalkit" else "--tasks ")[2].partition(" \\")[0]
         assert sorted(listed.replace(",", " ").split()) == sorted(tasks)
     if harness == "lmms-eval":
+        assert "USE_LLM_JUDGE=True JUDGE_MODEL_NAME=gpt-4o-mini" in script and "mmmu_val_reasoning" in script
         assert f"--model {'vllm' if backend == 'vllm' else 'qwen3_vl'} " in script
 
 

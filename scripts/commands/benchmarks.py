@@ -25,7 +25,8 @@ COMMANDS_EXAMPLE = """example:
 
 They are those of the commits that `claimwise benchmarks tasks` names, read there and not run here. Both harnesses ask a
 judge model to grade free answers: set OPENAI_API_KEY. Where a benchmark has a prompt that lets a policy reason first,
-that one is run; MMBench and MMMU Val of lmms-eval have none, and ask for the letter alone."""
+that one is run; the plain one's results (mmbench_en_dev, mmmu_val, ...) are read too. lmms-eval's *_reasoning tasks grade
+by rules and ask the judge about what these call wrong, which the environment variables in the commands switch on."""
 TABLE_EXAMPLE = """example:
   claimwise benchmarks table outputs/policy logs/policy --markdown > benchmarks.md
 
@@ -145,6 +146,7 @@ def _lmms_eval(args: argparse.Namespace) -> list[str]:
     return [
         *head,
         f"export MODEL_VERSION={shlex.quote(args.judge)} OPENAI_BASE_URL=https://api.openai.com/v1",
+        f'export USE_LLM_JUDGE=True JUDGE_MODEL_NAME={shlex.quote(args.judge)} JUDGE_API_KEY="$OPENAI_API_KEY"',
         f"{launch} --model {model} --model_args {shlex.quote(given)} \\",
         f"    --tasks {','.join(task_names('lmms-eval'))} \\",
         f"    --gen_kwargs max_new_tokens={args.max_new_tokens} --batch_size {64 if args.backend == 'vllm' else 1} \\",
