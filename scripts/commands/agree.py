@@ -27,8 +27,9 @@ AUROC and ECE are of B's P(yes) against A's verdicts. Missing verdicts are count
 where both verdicts are known and A has a span, the ends where both have one. Brackets: 95% intervals, bootstrapped over
 examples. A figure without a basis is "-", and the reason stands below.
 
---ceiling: what the reference agrees with itself, asked again, in other words or in the other mode, is what B's figures
-are to be read against. A judge that always gives the teacher's likelier answer can agree with it a little more often
+--ceiling: what the reference agrees with itself, asked again (claimwise label with a new --ledger), in other words
+(with criteria reworded in the examples, their ids kept) or in the other mode (--mode), is what B's figures are to be read
+against. A judge that always gives the teacher's likelier answer can agree with it a little more often
 than the teacher with itself; the most it can reach is printed too.
 
 --attacks: the share of attacks that talk B into yes, with its Wilson interval, and the share of each kind."""
