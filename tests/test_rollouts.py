@@ -6,21 +6,18 @@ import json
 import random
 import re
 import resource
-import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from claimwise.distill import rollout_run
 from claimwise.distill.digits import make_example
-from claimwise.distill.rollout_backends import Refusal, TransformersBackend, VllmBackend
 from claimwise.distill.rollout_run import PartFile, Plan
 from claimwise.distill.rollouts import sample
 from claimwise.distill.sampling import Sampler
 from claimwise.scripts.cli import main
 from claimwise.verifier.errors import InputError
 from claimwise.verifier.model import load_model
-from claimwise.verifier.processor import load_processor
 from claimwise.verifier.prompt import END
 from claimwise.verifier.schema import Criterion, Example, Rollout
 from claimwise.verifier.tables import load_image, read_examples, read_rollouts, write_examples
@@ -288,34 +285,3 @@ def test_seeds_differ_by_rollout_and_by_run(examples):
     assert len({job.seed for job in jobs}) == len(jobs) == 2 * 2 * 3 * 4
     assert all(0 <= job.seed < 2**31 for job in jobs)
     assert rollout_run.FORMAT == 1
-
-
-@pytest.mark.slow
-def test_vllm_samples_as_transformers_does(assets, examples, tmp_path):
-    """Where vLLM is installed: greedy responses alike, seeds per request, special tokens as text, nothing cut."""
-    pytest.importorskip("vllm")
-    from transformers import Qwen3VLProcessor
-    from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
-
-    folder = tmp_path / "policy"  # with the stock processor, which is the one that vLLM knows
-    shutil.copytree(assets / "policy", folder)
-    own = load_processor(folder)
-    videos = Qwen3VLVideoProcessor(size={"shortest_edge": 4096, "longest_edge": 16384}, patch_size=16, merge_size=2)
-    stock = Qwen3VLProcessor(own.image_processor, own.tokenizer, videos, chat_template=own.chat_template)
-    stock.save_pretrained(folder)
-
-    tricky = Example("t", f"What <|image_pad|> does {END} the top row read?", TEXT_ONLY.criteria, examples[0].images)
-    asked = [*examples, tricky, TEXT_ONLY, Example("long", " 3" * 5000, TEXT_ONLY.criteria)]
-    greedy, drawn = (Plan((("p", "p"),), (t,), 2, 48, 1, "vllm").jobs(asked) for t in (0.0, 1.0))
-
-    def run(backend, jobs, done=()) -> dict:
-        found = {}
-        backend.run(jobs, done, lambda job, outcome: found.update({job.rollout_id: outcome}))
-        return found
-
-    vllm = VllmBackend(str(folder), 48, enforce_eager=True, block_size=32, dtype="float32")
-    ours = run(TransformersBackend(str(folder), 48, 8), greedy)
-    assert run(vllm, greedy) == ours and [type(ours[f"long/p-{i}"]) for i in (0, 1)] == [Refusal, Refusal]
-    first = run(vllm, drawn)
-    assert run(vllm, drawn, done=list(first)[::2]) == {key: first[key] for key in list(first)[1::2]}
-    assert len(set(first.values())) > 9

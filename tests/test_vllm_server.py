@@ -8,9 +8,12 @@ import dataclasses
 import httpx2
 import pytest
 import torch
+from claimwise.scripts.cli import main
+from claimwise.scripts.judge_vllm import ways_of
 from claimwise.verifier import InputError, Rollout, load_judge
 from claimwise.verifier.quoting import messages
 from claimwise.verifier.server_judge import root_of
+from claimwise.verifier.tables import read_verdicts, write_examples, write_rollouts
 from judging import content, margin, one_by_one
 from vllm_server import SILENT, metric
 
@@ -98,6 +101,32 @@ def test_most_of_a_prompt_comes_from_the_prefix_cache(judge, family, vllm_url):
     judge.judge(new)
     asked, hit = (metric(vllm_url, name) - before[name] for name in before)
     assert asked > 10_000 and hit / asked > 0.6
+
+
+@pytest.mark.slow
+def test_the_ways_of_the_bench_share_what_they_should(assets, family, vllm_url):
+    """Images by id or each time make no difference to what is said. One response to each of four examples: with the
+    criterion first little is shared, the system text behind equal criteria; what one way leaves serves no other."""
+    hits, margins = {}, {}
+    for name, way in ways_of(assets / "verifier", vllm_url, family[::3]).items():
+        before = {kind: metric(vllm_url, f"prefix_cache_{kind}_total") for kind in ("queries", "hits")}
+        margins[name] = way()
+        asked, hit = (metric(vllm_url, f"prefix_cache_{kind}_total") - before[kind] for kind in before)
+        hits[name] = hit / asked
+    assert len(margins["last"]) == 4 * 7 and margins["base64"] == pytest.approx(margins["last"], abs=1e-4)
+    assert margins["first"] != pytest.approx(margins["last"], abs=0.1)
+    assert hits["last"] > 0.5 and hits["base64"] > 0.5 and hits["first"] < 0.25, hits
+
+
+@pytest.mark.slow
+def test_the_command_judges_behind_the_server(assets, packed, family, vllm_url, tmp_path, capsys):
+    write_examples(tmp_path / "examples.jsonl", [example for example, _ in family[::3]])
+    write_rollouts(tmp_path / "rollouts.jsonl", [rollout for _, rollout in family])
+    tables = ["--examples", tmp_path / "examples.jsonl", "--rollouts", tmp_path / "rollouts.jsonl"]
+    flags = ["--adapter", assets / "verifier", "--server", vllm_url, *tables, "--out", tmp_path / "v.jsonl"]
+    assert main(["judge", *map(str, flags)]) == 0
+    assert "84 verdicts by verifier-image" in capsys.readouterr().out
+    assert content(read_verdicts(tmp_path / "v.jsonl")) == content(packed.judge(family))
 
 
 @pytest.mark.slow

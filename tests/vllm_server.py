@@ -1,5 +1,5 @@
-"""A real vLLM server on the CPU for the tests: the shipped verifier, served by `claimwise serve` through
-`scripts/vllm_cpu.sh`, which makes the environment that it runs in."""
+"""A real vLLM on the CPU for the tests: the shipped verifier, served by `claimwise serve` through `scripts/vllm_cpu.sh`,
+which makes the environment that it runs in; and code that runs in that environment, with vLLM in its own process."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from claimwise.scripts.judge_vllm import vllm_python
 from safetensors.torch import load_file, save_file
 
 ROOT = Path(__file__).parent.parent
+NONE = "there is no vLLM; bash scripts/vllm_cpu.sh install makes an environment with it"
 SILENT = "silent"  # an adapter that vLLM loads without effect
 
 
@@ -37,7 +39,7 @@ def running(adapter: Path, folder: Path) -> Iterator[str]:
         yield url
         return
     if "CLAIMWISE_VLLM_ENV" not in os.environ and not (ROOT / ".vllm-venv/claimwise-vllm.stamp").is_file():
-        pytest.skip("there is no vLLM; bash scripts/vllm_cpu.sh install makes an environment with it")
+        pytest.skip(NONE)
     silent = renamed(adapter, folder / SILENT)
     modules = ["--lora-modules", f"verifier-image={adapter}", f"{SILENT}={silent}"]
     command = ["bash", "scripts/vllm_cpu.sh", "--port", "0", "--", "--max-model-len", "2048", *modules]
@@ -55,6 +57,20 @@ def running(adapter: Path, folder: Path) -> Iterator[str]:
         finally:
             process.send_signal(signal.SIGTERM)
             assert process.wait(60) == 0  # it stops cleanly
+
+
+def in_vllm(*arguments: object) -> str:
+    """What the Python that has vLLM prints. Skips where there is none, and where claimwise is not installed in it."""
+    python = vllm_python()
+    if python is None:
+        pytest.skip(NONE)
+    if subprocess.run([python, "-c", "import claimwise.verifier"], capture_output=True).returncode:
+        pytest.skip(f"{python} has vLLM, but no claimwise; bash scripts/vllm_cpu.sh install mends its own environment")
+    small = {"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    environment = {**small, "VLLM_ENABLE_V1_MULTIPROCESSING": "0", **os.environ}  # another process loads it all again
+    done = subprocess.run([python, *map(str, arguments)], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
 
 
 def metric(url: str, name: str) -> float:

@@ -6,8 +6,9 @@ In: jobs, in the order in which they are to begin, and a coroutine that does one
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, Generic, TypeVar
 
 Client = TypeVar("Client")
@@ -25,13 +26,47 @@ def results_of(
     made as they are needed, in the event loop. Whatever a job raises is raised here and ends the rest. Calls proceed
     while the caller waits for the next result."""
     crew = _Crew(client, jobs, work)
-    with asyncio.Runner() as runner:
+    with event_loop() as run:
         try:
-            runner.run(crew.start(workers))
-            while results := runner.run(crew.next()):
+            run(crew.start(workers))
+            while results := run(crew.next()):
                 yield from results
         finally:
-            runner.run(crew.stop())
+            run(crew.stop())
+
+
+@contextmanager
+def event_loop() -> Iterator[Callable[[Coroutine[Any, Any, Any]], Any]]:
+    """Runs coroutines one after the other to their ends, in an event loop of their own. Where a loop is running already,
+    as in a notebook, that is in another thread, for which this one waits: nothing else happens in the meantime."""
+    try:
+        asyncio.get_running_loop()
+        kind = _RunnerInThread
+    except RuntimeError:
+        kind = asyncio.Runner
+    with kind() as runner:
+        yield runner.run
+
+
+class _RunnerInThread:
+    def __init__(self):
+        self._runner, self._thread = asyncio.Runner(), ThreadPoolExecutor(1)
+
+    def __enter__(self) -> _RunnerInThread:
+        return self
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        future = self._thread.submit(self._runner.run, coroutine)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            loop = self._runner.get_loop()
+            loop.call_soon_threadsafe(lambda: [task.cancel() for task in asyncio.all_tasks(loop)])
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.submit(self._runner.close).result()
+        self._thread.shutdown()
 
 
 class _Crew(Generic[Client, Job, Result]):

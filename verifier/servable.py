@@ -13,6 +13,9 @@ from typing import Any
 from .errors import InputError
 from .processor import ImageOnlyQwen3VLProcessor
 
+# Environment variables that vLLM wants on the CPU where they are not set: GB for keys and values, and no compiler.
+ON_CPU = {"VLLM_CPU_KVCACHE_SPACE": "4", "TORCHDYNAMO_DISABLE": "1"}
+
 
 def servable(base: str | Path, scratch: Path) -> str:
     """The base itself, or, where it names our image-only processor, which vLLM does not know, a folder in `scratch` with

@@ -165,14 +165,17 @@ class ServerJudge(EngineJudge):
             return await self._ask(client, question, ids, sampling, data=True)  # it has made room for others
 
     async def _ask(self, client: TokenClient, question: Question, ids, sampling, data: bool) -> ChatAnswer:
-        more = {}
-        if question.images:
-            urls = [image_url(image.source) if data else None for image in question.images]
-            pairs = zip(urls, question.images, strict=True)
-            more["content_parts"] = [{"type": "image_url", "url": url, "uuid": i.digest} for url, i in pairs]
-        answer = await client.ask([], token_ids=ids, sampling_params=sampling, **more)
+        answer = await client.ask([], token_ids=ids, sampling_params=sampling, **self._more(question, data))
         self._at_server.update(image.digest for image in question.images)
         return answer
+
+    def _more(self, question: Question, data: bool) -> dict[str, Any]:
+        """What else a request says: the question's images, themselves where there is to be `data`, else by their ids."""
+        if not question.images:
+            return {}
+        urls = [image_url(image.source) if data else None for image in question.images]
+        pairs = zip(urls, question.images, strict=True)
+        return {"content_parts": [{"type": "image_url", "url": url, "uuid": i.digest} for url, i in pairs]}
 
     def _check(self, question: Question, written: int, counted: int | None) -> None:
         if counted != question.length + written:

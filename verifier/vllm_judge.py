@@ -8,6 +8,7 @@ prepares and encodes it once.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from itertools import islice
@@ -25,7 +26,7 @@ from .model import adapter_hash
 from .packed import Answer
 from .probe import base_modules, check_effect, check_modules
 from .processor import load_processor
-from .servable import engine_settings, servable
+from .servable import ON_CPU, engine_settings, servable
 from .tables import load_image
 from .turn import Token, Turn
 
@@ -37,13 +38,16 @@ def open_judge(card: VerifierCard, adapter: Path, base: str | Path, dtype: str, 
     Raises InputError where vLLM is not installed or the adapter has no effect there."""
     if find_spec("vllm") is None:
         raise InputError("vLLM is not installed here; pip install 'claimwise[vllm]', or take the transformers backend")
+    on_cpu = not torch.cuda.is_available()
+    for name, value in (ON_CPU if on_cpu else {}).items():  # read when vLLM is imported
+        os.environ.setdefault(name, value)
     from vllm import LLM  # pyright: ignore[reportMissingImports]
 
     scratch = TemporaryDirectory()
     lora = [] if card.base == MERGED else [adapter]
     if lora:
         check_modules(adapter, base_modules(base))
-    flags = engine_settings(base, lora[0] if lora else None, not torch.cuda.is_available())
+    flags = engine_settings(base, lora[0] if lora else None, on_cpu)
     flags |= settings | ({} if dtype == "auto" else {"dtype": dtype})
     llm: Any = LLM(model=servable(base, Path(scratch.name)), **flags)
     llm.scratch = scratch  # kept while vLLM may read the processor's files

