@@ -12,15 +12,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..verifier.cascade import Band, CascadeJudge, Tally
+from ..verifier.cascade import Band, CascadeJudge, Tally, band_for
 from ..verifier.errors import InputError
 from ..verifier.schema import Example, Mode, Rollout, Verdict
 from .parser import CommandParser
-
-if TYPE_CHECKING:
-    from .ledger_teacher import LedgerTeacher
 
 EXAMPLE = """example:
   claimwise cascade judge --adapter runs/verifier --band cascade.json --examples examples.parquet \\
@@ -71,15 +68,13 @@ def make_parser() -> CommandParser:
 def main(argv: list[str]) -> int:
     args = make_parser().parse_args(argv)
     _check(args)
-    band, chosen_for = read_band(args.band) if args.band else (Band(args.low, args.high), {})
+    band = band_for(args.band, args.adapter) if args.band else Band(args.low, args.high)
     from ..verifier.tables import pair_up, read_examples, read_rollouts, write_verdicts
 
     pairs = pair_up(read_examples(args.examples), read_rollouts(args.rollouts))
-    first = open_verifier(args, chosen_for)
-    with open_teacher(args, args.mode or first.mode) as teacher:
-        cascade = CascadeJudge(Watched(first), teacher, band, args.max_calls)
+    with open_cascade(args, band) as cascade:
         verdicts = cascade.judge(pairs)
-        cost = None if args.price_in is None and args.price_out is None else _cost(teacher)
+        cost = None if args.price_in is None and args.price_out is None else _cost(cascade.teacher)
     write_verdicts(args.out, verdicts)
     print(json.dumps(figures(cascade, verdicts, cost)) if args.json else as_text(args.out, cascade, verdicts, cost))
     return 0
@@ -98,34 +93,15 @@ def _check(args: argparse.Namespace) -> None:
             raise InputError(f"--{flag} is missing; a teacher behind a server needs it")
 
 
-def read_band(path: Path) -> tuple[Band, dict[str, Any]]:
-    """The band of a file that `claimwise cascade band` wrote, and whose P(yes) it was chosen for."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        low, high = (float(end) for end in found["band"])
-        version, verifier = found["schema_version"], dict(found["verifier"])
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise InputError(f"{path} is no file of claimwise cascade band ({error})") from None
-    if version != 1:
-        raise InputError(f"{path} is of version {version}, this claimwise reads 1; choose the band anew")
-    return Band(low, high), verifier
-
-
-def open_verifier(args: argparse.Namespace, chosen_for: dict[str, Any]) -> Any:
-    """The verifier. A band holds for one: another's P(yes) means something else."""
-    from ..verifier.adapter import read_card
+@contextmanager
+def open_cascade(args: argparse.Namespace, band: Band) -> Iterator[CascadeJudge]:
+    """The cascade of the flags, whose verifier shows how far it is. `claimwise judge` has the most used of them."""
     from .commands.judge import open_judge
 
-    card = read_card(args.adapter)  # refuses before torch is loaded
-    mine = {"judge": card.name, "mode": card.mode, "prompt_hash": card.prompt_hash}
-    for name, value in chosen_for.items():
-        if mine.get(name) != value:
-            raise InputError(
-                f"{args.band} was chosen for a verifier with {name} {value!r}, {args.adapter} has {mine.get(name)!r}; "
-                "choose a band on this one's verdicts"
-            )
-    settings = {name: getattr(args, name) for name in ("adapter", "backend", "server", "base", "max_packed_tokens")}
-    return open_judge(argparse.Namespace(**settings, mode=None, model=None))
+    own = {name: getattr(args, name) for name in ("adapter", "backend", "server", "base", "max_packed_tokens")}
+    first = open_judge(argparse.Namespace(**own, mode=None, model=getattr(args, "verifier_model", None)))
+    with open_teacher(args, args.mode or first.mode) as teacher:
+        yield CascadeJudge(Watched(first), teacher, band, args.max_calls)
 
 
 @contextmanager
@@ -145,7 +121,7 @@ def open_teacher(args: argparse.Namespace, mode: Mode) -> Iterator[Any]:
         yield LedgerTeacher(args.teacher, args.model, mode, ledger, settings, **client)
 
 
-def _cost(teacher: LedgerTeacher) -> float:
+def _cost(teacher: Any) -> float:
     """What all in the ledger cost."""
     return teacher.ledger.spent(teacher.settings.price_in or 0.0, teacher.settings.price_out or 0.0)
 

@@ -11,7 +11,7 @@ import torch
 from claimwise.distill.oracle import OracleJudge
 from claimwise.scripts.cli import main
 from claimwise.verifier import InputError, load_judge
-from claimwise.verifier.cascade import Band, CascadeJudge, affordable, uncertain
+from claimwise.verifier.cascade import Band, CascadeJudge, affordable, band_for, uncertain
 from claimwise.verifier.quoting_judge import QuotingJudge
 from claimwise.verifier.schema import Criterion, Example, Rollout, Verdict
 from claimwise.verifier.tables import pair_up, read_examples, read_rollouts, read_verdicts
@@ -103,6 +103,66 @@ def test_equal_questions_of_one_call_are_asked_once():
         verdicts = cascade.judge(items("r1", "r2", "r3"))
     assert len(server.calls) == 1 and [v.rollout_id for v in verdicts if v.judge == "m"] == ["r1", "r2", "r3"]
     assert (cascade.tally.answered, cascade.tally.repeats, cascade.tally.over_budget) == (3, 2, 0)
+
+
+def test_what_is_remembered_is_neither_asked_nor_paid_again(tmp_path):
+    """Five calls in all. c1 is refused, which is a call, and asked again; a row that was cut off is left out."""
+    refused = [True]
+
+    def behave(call):
+        return status(400, "no") if refused and "1" in call.question["criterion"] else judge(call)
+
+    memory = tmp_path / "new/cascade.jsonl"
+    first = First(0.5, 0.51, 0.52, 0.9, 0.9, 0.9)
+    with Server(behave) as server:
+
+        def cascade():
+            teacher = QuotingJudge(server.url, "m", "text", **QUICK)
+            return CascadeJudge(first, teacher, Band(0.4, 0.6), max_calls=5, memory=memory)
+
+        one = cascade().judge(items())
+        assert len(server.calls) == 3 and len(memory.read_text().splitlines()) == 3
+        with memory.open("a") as file:
+            file.write('{"key": "12", "verd')
+        refused.clear()
+        later = cascade()
+        two = later.judge(items())
+        assert [call.question["criterion"] for call in server.calls[3:]] == ["It says 1."]
+        assert said(one)[:3] == [("m", True), ("verifier", True), ("m", True)] and said(two)[1] == ("m", False)
+        assert content(two)[::2] == content(one)[::2] and (later.tally.calls, later.tally.repeats) == (4, 2)
+        last = cascade()
+        verdicts = last.judge(items("r", response="Another.") + items("r2"))
+        assert len(server.calls) == 5 and last.tally.calls == 5  # one was left
+    assert [v.judge for v in verdicts] == ["m", *["verifier"] * 5, *["m"] * 3, *["verifier"] * 3]
+    assert [json.loads(line)["verdict"]["verdict"] for line in memory.read_text().splitlines()] == [
+        True, None, True, False, False
+    ]  # fmt: skip
+
+
+def test_a_run_stopped_while_it_asks_keeps_what_has_come(tmp_path):
+    """Ctrl-C at the third of six answers: two are known, and four of the budget of six are left."""
+
+    class Slow(OracleJudge):
+        def __init__(self, most):
+            super().__init__("image")
+            self.most, self.asked = most, []
+
+        def judge_each(self, pairs):
+            for example, rollout in pairs:
+                if len(self.asked) == self.most:
+                    raise KeyboardInterrupt
+                self.asked.append(example.criteria[0].id)
+                yield First(1.0).judge([(example, rollout)])
+
+    def cascade(teacher):
+        return CascadeJudge(First(*[0.5] * 6), teacher, Band(0.4, 0.6), max_calls=6, memory=tmp_path / "c.jsonl")
+
+    stopped, again = Slow(2), Slow(9)
+    with pytest.raises(KeyboardInterrupt):
+        cascade(stopped).judge(items())
+    cascade(again).judge(items())
+    assert stopped.asked == ["c0", "c1"] and again.asked == ["c2", "c3", "c4", "c5"]
+    assert len((tmp_path / "c.jsonl").read_text().splitlines()) == 6
 
 
 def test_where_the_teacher_fails_the_verifier_s_verdict_stands_and_is_counted():
@@ -267,3 +327,32 @@ def test_what_the_command_refuses(world, tmp_path, capsys):
     assert not (tmp_path / "v.jsonl").exists()
     assert main(["cascade", "no-such"]) == 2
     assert "it must be one of band, judge" in capsys.readouterr().err
+
+
+def test_a_band_holds_for_one_verifier(world, tmp_path):
+    band = {"schema_version": 1, "band": [0.1, 0.7], "verifier": {"judge": "verifier-image", "mode": "image"}}
+    (tmp_path / "c.json").write_text(json.dumps(band))
+    assert band_for(tmp_path / "c.json", world / "image") == Band(0.1, 0.7)
+    with pytest.raises(InputError, match=r"with judge 'verifier-image', .*text has 'verifier-text'"):
+        band_for(tmp_path / "c.json", world / "text")
+    (tmp_path / "c.json").write_text(json.dumps({**band, "schema_version": 2}))
+    with pytest.raises(InputError, match=r"c\.json is of version 2, this claimwise reads 1"):
+        band_for(tmp_path / "c.json", world / "image")
+
+
+def test_load_judge_gives_a_cascade_like_any_other_judge(world, tmp_path):
+    """The band reaches from 0 to .5: of the verifier's no three go to the teacher, the nearest to .5, and no yes."""
+    tables = world / "validation"
+    pairs = pair_up(read_examples(tables / "examples.jsonl"), read_rollouts(tables / "rollouts.jsonl"))
+    band = {"schema_version": 1, "band": [0.0, 0.5], "verifier": {"judge": "verifier-image", "mode": "image"}}
+    (tmp_path / "band.json").write_text(json.dumps(band))
+    teacher = OracleJudge("image")
+    cascade = load_judge(world / "image", cascade=tmp_path / "band.json", teacher=teacher, max_calls=3)
+    own = load_judge(world / "image").judge(pairs)
+    verdicts = cascade.judge(pairs)
+    by_teacher = [v for v, o in zip(verdicts, own, strict=True) if v.judge == teacher.name]
+    assert by_teacher and cascade.tally.calls == 3
+    assert all(v.judge == teacher.name or v.verdict == o.verdict for v, o in zip(verdicts, own, strict=True))
+    assert all(not o.verdict for v, o in zip(verdicts, own, strict=True) if v.judge == teacher.name)
+    with pytest.raises(InputError, match="a cascade needs a verifier's adapter"):
+        load_judge(world / "image", cascade=tmp_path / "band.json")

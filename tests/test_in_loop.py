@@ -123,6 +123,24 @@ def test_samples_come_back_with_their_step_weight_and_criterion(tmp_path):
         assert len(criteria) == 1 and rollout is ROLLOUT  # asked only for what is sampled
 
 
+def test_what_the_teacher_has_answered_in_a_cascade_is_counted_and_not_drawn(tmp_path):
+    """Ten by the judge, all of which are drawn, and thirty by the teacher: a share of .75. A judge that is no cascade may
+    have the teacher's name: the oracle that watches itself."""
+    step = [
+        (EXAMPLE, ROLLOUT, verdict(i % 2 == 0, f"c{i % 10}", "verifier" if i < 10 else "teacher")) for i in range(40)
+    ]
+    figures = {}
+    for name, cascade in (("yes", True), ("no", False)):
+        watch = InLoopAgreement(Teacher(), 20, tmp_path / name, seed=0, cascade=cascade)
+        figures[name] = watch.observe(0, step)
+        watch.close()
+        assert (
+            Counter(s.judge.judge for s in watch.samples)["teacher"] > 0 if name == "no" else len(watch.samples) == 10
+        )
+    assert figures["yes"]["judge/by_teacher"] == 0.75 and "judge/by_teacher" not in figures["no"]
+    assert {v.judge for v in read_verdicts(tmp_path / "yes/judge.jsonl")} == {"verifier"}
+
+
 def drawn(folder, seed, steps=(0, 1, 2)):
     watch = InLoopAgreement(Teacher(), 4, folder, seed)
     for step in steps:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import datasets
@@ -13,6 +14,8 @@ from claimwise.scripts.cli import main
 from claimwise.verifier.schema import Rollout
 from claimwise.verifier.tables import read_examples, read_rollouts, read_verdicts, write_examples, write_rollouts
 from distilling import settings
+from judging import content
+from servers import Server
 
 
 def judge_flags(adapter: Path, tables: Path, out: Path) -> list[str]:
@@ -70,6 +73,40 @@ def test_what_the_judge_command_refuses(world, tmp_path, capsys):
     for told, argv in cases.items():
         assert told in refused(argv, capsys)
         assert list(tmp_path.iterdir()) == []
+
+
+def test_a_cascade_by_the_judge_command(world, tmp_path, capsys):
+    """The table is that of `claimwise cascade judge`; a server's answers are in the ledger."""
+    band = {"schema_version": 1, "band": [0.0, 1.0], "verifier": {"judge": "verifier-image", "mode": "image"}}
+    file = tmp_path / "c.json"
+    file.write_text(json.dumps(band))
+    flags = judge_flags(world / "image", world / "validation", tmp_path / "v.jsonl")
+    oracle = ["--teacher", "oracle", "--max-calls", "5"]
+    assert main([*flags, "--cascade", str(file), *oracle]) == 0
+    said = capsys.readouterr().out
+    assert "5 by oracle-image" in said and "5 answered by the teacher with 5 questions" in said
+    other = judge_flags(world / "image", world / "validation", tmp_path / "w.jsonl")
+    assert main(["cascade", *other, "--band", str(file), *oracle]) == 0
+    verdicts = read_verdicts(tmp_path / "v.jsonl")
+    assert content(verdicts) == content(read_verdicts(tmp_path / "w.jsonl"))
+    assert Counter(v.judge for v in verdicts)["oracle-image"] == 5
+    with Server() as server:
+        teacher = ["--teacher", server.url, "--teacher-model", "m", "--ledger", str(tmp_path / "l.sqlite")]
+        for calls in (3, 3, 4):
+            assert main([*flags, "--cascade", str(file), *teacher, "--max-calls", str(calls)]) == 0
+            assert len(server.calls) == calls
+            assert Counter(v.judge for v in read_verdicts(tmp_path / "v.jsonl"))["m"] == calls
+    capsys.readouterr()
+    (tmp_path / "other.json").write_text(json.dumps({**band, "verifier": {"judge": "v"}}))
+    cases = {
+        "was chosen for a verifier with judge 'v'": ["--cascade", str(tmp_path / "other.json"), *oracle],
+        "--max-calls is for a cascade": ["--max-calls", "3"],
+        "and a teacher with --teacher oracle or its URL": ["--cascade", str(file)],
+        "--teacher-model is what a teacher behind a server needs": ["--cascade", str(file), "--teacher", server.url],
+        "--ledger is what a teacher behind a server needs": ["--cascade", str(file), *oracle, "--ledger", "l.sqlite"],
+    }
+    for told, more in cases.items():
+        assert told in refused([*flags, *more], capsys)
 
 
 def test_from_rollouts_to_verdicts_by_commands(world, tmp_path, capsys):

@@ -39,6 +39,13 @@ class RubricGRPOConfig(GRPOConfig):
                   "read from OPENAI_API_KEY), or empty for nobody"},
     )  # fmt: skip
     teacher_model: str = field(default="", metadata={"help": "the teacher's name on its server"})
+    cascade: str = field(
+        default="",
+        metadata={"help": "file of `claimwise cascade band`: the teacher answers where the verifier is not sure"},
+    )
+    cascade_calls: int = field(
+        default=1000, metadata={"help": "questions to the teacher in the whole run that the cascade may take"}
+    )
     arm: str = field(default="prefix", metadata={"help": f"where credit goes: {', '.join(ARMS)}"})
     budget: str = field(default="paper", metadata={"help": "paper, release-sequence, release-prefix, or A,F,R"})
     pitfalls: str = field(default="veto", metadata={"help": f"what a pitfall does: {', '.join(PITFALLS)}"})
@@ -91,6 +98,11 @@ class RubricGRPOConfig(GRPOConfig):
             raise InputError("shared_base takes the verifier's adapter folder alone: set verifier to it, no other base")
         if self.verifier_server and self.verifier in ("", "oracle"):
             raise InputError("verifier_server is set; set verifier to the folder of the adapter that it serves")
+
+        if self.cascade and (self.verifier in ("", "oracle") or not self.teacher or self.shared_base):
+            raise InputError("cascade needs a verifier's adapter folder on a base of its own, and a teacher; set both")
+        if self.cascade_calls < 0:
+            raise InputError(f"cascade_calls is {self.cascade_calls}; it must be at least 0")
 
     def _check_watching(self) -> None:
         if self.teacher not in ("", "oracle"):

@@ -18,15 +18,27 @@ import numpy as np
 import torch
 from accelerate.utils import broadcast_object_list, gather_object
 
+from ..verifier.cascade import CascadeJudge
 from ..verifier.errors import InputError
 from ..verifier.schema import Example, Judge, Verdict
 from .actions import AlarmActions, check_actions
 from .config import RubricGRPOConfig
-from .credit import MINIMAL_RMS, Arm, GroupCredit, PitfallSetting, ScoredResponse, criterion_weights, token_advantages
+from .credit import (
+    ARMS,
+    MINIMAL_RMS,
+    PLACEBO,
+    Arm,
+    GroupCredit,
+    PitfallSetting,
+    ScoredResponse,
+    criterion_weights,
+    token_advantages,
+)
 from .credit_log import credit_figures, verdict_figures
 from .group_statistics import FloatArray
 from .in_loop import InLoopAgreement, Judged
 from .judging import Judgement, judge_completions, refuse_too_many_missing, rollouts_of
+from .kept_groups import FOLDER, JudgedResponse, KeptGroups, describe_group
 from .prompts import by_id, prompts_of
 from .resume import ResumableGRPOTrainer
 from .rewards import answer_reward, format_reward
@@ -61,6 +73,7 @@ class RubricGRPOTrainer(ResumableGRPOTrainer):
             _check_weights(example, args.pitfalls)
         check_actions(args, judge, teacher)
         self.judge, self.settings = judge, args
+        self.kept = KeptGroups(Path(args.output_dir or ".") / FOLDER)
         self.in_loop = None
         self._watching = teacher is not None and judge is not None and args.sampled_verdicts > 0
         if self._watching and teacher is not None and args.process_index == 0:
@@ -72,6 +85,7 @@ class RubricGRPOTrainer(ResumableGRPOTrainer):
                 examples=self.examples,
                 healthy=args.healthy_agreement,
                 bad=args.bad_agreement,
+                cascade=isinstance(judge, CascadeJudge),
             )
         args.reward_weights = [*(args.reward_weights or [])[:2], *[0.0] * len(monitors)]
         rewards = [answer_reward, format_reward, *monitors]
@@ -120,7 +134,10 @@ class RubricGRPOTrainer(ResumableGRPOTrainer):
         if generations > 1:  # an evaluation may take one response per example: nothing to compare it with
             credits = self._credit(self._judged, self._rewards_nk[:, :2].tolist(), generations)
             masks = self._loss_masks(output, len(inputs))
-            figures |= credit_figures(credits, self._use(output, credits, masks, len(inputs)), masks)
+            used = self._use(output, credits, masks, len(inputs))
+            figures |= credit_figures(credits, used, masks)
+            if mode == "train" and self.args.process_index == 0:
+                self._keep_a_group(used, masks, generations)
         if mode == "train" and self._watching:
             figures |= self._watch(self._as_judged, figures.get("rubric/reward", float("nan")))
         for key, value in figures.items():
@@ -170,8 +187,11 @@ class RubricGRPOTrainer(ResumableGRPOTrainer):
     def _triples(self, everyone: Sequence[Judgement]) -> list[Judged]:
         return [(self.examples[j.rollout.example_id], j.rollout, v) for j in everyone for v in j.verdicts]
 
-    def _credit(self, everyone: Sequence[Judgement], rewards, generations: int) -> list[GroupCredit]:
-        """One credit per group of `generations` completions, over all processes."""
+    def _credit(
+        self, everyone: Sequence[Judgement], rewards, generations: int, arm: str | None = None
+    ) -> list[GroupCredit]:
+        """One credit per group of `generations` completions, over all processes; of another arm than the run's where one
+        is given."""
         args, credits = self.settings, []
         for first in range(0, len(everyone), generations):
             group = range(first, first + generations)
@@ -185,13 +205,38 @@ class RubricGRPOTrainer(ResumableGRPOTrainer):
                 token_advantages(
                     self.examples[example_ids.pop()].criteria,
                     responses,
-                    arm=cast(Arm, args.arm),
+                    arm=cast(Arm, arm or args.arm),
                     budget=args.budget,
                     pitfalls=cast(PitfallSetting, args.pitfalls),
                     shuffle_seed=(args.seed, self._step, first),
                 )
             )
         return credits
+
+    def _keep_a_group(self, used: Sequence[FloatArray], masks: Sequence[np.ndarray], generations: int) -> None:
+        """At some steps writes the first group of all, with what was `used` of it and its credit under the other arms."""
+        step, args = self.state.global_step, self.settings
+        if not self.kept.wanted(step, self.state.max_steps):
+            return
+        rewards = self._rewards_nk[:, :2].tolist()
+        needed = self._judged if args.match_rms else self._judged[:generations]  # what the divisor goes over
+        credits = {}
+        for arm in ARMS:
+            if arm == args.arm or arm != PLACEBO:
+                groups = self._credit(needed, rewards, generations, arm)
+                rows = [row for credit in groups for row in credit.advantages]
+                divisor = _root_mean_square(rows, masks) if args.match_rms and arm != "answer" else 1.0
+                own = used if arm == args.arm else [row / divisor for row in rows]
+                credits[arm] = replace(groups[0], advantages=list(own[:generations]), divisor=divisor)
+        if args.arm == "answer":  # TRL's own advantages, which are no sum of our terms
+            credits["answer"] = replace(credits["answer"], terms=())
+        first = self._judged[:generations]
+        group = [
+            JudgedResponse(j.rollout, j.verdicts, _scored_response(j, *own))
+            for j, own in zip(first, rewards[:generations], strict=True)
+        ]
+        described = describe_group(self.examples[first[0].rollout.example_id], group, args.arm, args.budget, credits)
+        self.kept.write(step, {**described, "pitfalls": args.pitfalls, "match_rms": args.match_rms})
 
     def _loss_masks(self, output, count: int) -> list[np.ndarray]:
         """Which tokens bear loss, (T,) for every completion of all processes: none of a truncated one that is masked."""
@@ -210,7 +255,8 @@ class RubricGRPOTrainer(ResumableGRPOTrainer):
             return [np.full(len(mask), advantage) for mask, advantage in zip(masks, advantages_n, strict=True)]
         rows = [row for credit in credits for row in credit.advantages]
         if self.settings.match_rms:
-            rows = _divide_by_rms(rows, masks)
+            divisor = _root_mean_square(rows, masks)
+            rows = [row / divisor for row in rows]
         advantages_bt = torch.zeros(output["completion_ids"].shape, device=output["completion_ids"].device)
         for row, advantages in enumerate(rows[self._local(count)]):
             advantages_bt[row, : len(advantages)] = torch.from_numpy(advantages)
@@ -222,11 +268,11 @@ class RubricGRPOTrainer(ResumableGRPOTrainer):
         return rows
 
 
-def _divide_by_rms(rows: Sequence[FloatArray], masks: Sequence[np.ndarray]) -> Sequence[FloatArray]:
-    """By the root mean square over all loss-bearing tokens, unless that is next to nothing."""
+def _root_mean_square(rows: Sequence[FloatArray], masks: Sequence[np.ndarray]) -> float:
+    """Over all loss-bearing tokens; 1 where it is next to nothing."""
     squares = sum(float(np.square(row[mask]).sum()) for row, mask in zip(rows, masks, strict=True))
     rms = (squares / max(sum(int(mask.sum()) for mask in masks), 1)) ** 0.5
-    return [row / rms for row in rows] if rms >= MINIMAL_RMS else rows
+    return rms if rms >= MINIMAL_RMS else 1.0
 
 
 def _check_weights(example: Example, pitfalls) -> None:

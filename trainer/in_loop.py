@@ -2,9 +2,10 @@
 
 In: each step's verdicts. Out: rolling agreement and kappa, alarms where they fall, and the files of `samples`. The sample
 is drawn by verdict (half yes, half no as far as they go), so overall rates weigh each sampled verdict by the inverse of
-its chance to be drawn. The teacher answers in the background and holds up no step. A run that is gone on with keeps the
-samples of the steps before the one that it starts from, asks again for what the teacher still owed on them, and so comes
-to the same alarms.
+its chance to be drawn. What the teacher has answered itself, in a cascade, is counted and not drawn: it would agree with
+itself. The teacher answers in the background and holds up no step. A run that is gone on with keeps the samples of the
+steps before the one that it starts from, asks again for what the teacher still owed on them, and so comes to the same
+alarms.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ def draw(judged: Sequence[Judged], count: int, rng: random.Random) -> list[tuple
 class InLoopAgreement:
     """Draws from each step, asks the teacher in the background, keeps and writes what comes back.
 
-    `examples` by id are needed to ask again for what an interrupted run was owed. `alarms` are all so far; `healthy` and
-    `bad` are the agreements that their tests tell apart.
+    `examples` by id are needed to ask again for what an interrupted run was owed. `cascade`: the judge leaves some of its
+    verdicts to this teacher. `alarms` are all so far; `healthy` and `bad` are the agreements that their tests tell apart.
     """
 
     def __init__(
@@ -62,12 +63,13 @@ class InLoopAgreement:
         examples: Mapping[str, Example] | None = None,
         healthy: float = HEALTHY,
         bad: float = BAD,
+        cascade: bool = False,
     ):
         self.teacher, self.per_step, self.window, self.seed = BackgroundTeacher(teacher), per_step, window, seed
         self.files, self.folder, self.examples = SampleFiles(folder), folder, examples or {}
         self.samples: list[Sample] = []
         self.alarms: list[Alarm | RisingAndFalling] = []
-        self.escalated = 0
+        self.escalated, self.cascade = 0, cascade
         self._tests, self._told, self._started = Alarms(healthy, bad), 0, False
         self._pending: list[tuple[list[Drawn], Future[list[Verdict]]]] = []
 
@@ -86,7 +88,8 @@ class InLoopAgreement:
         """Samples a step's verdicts and returns the rolling figures of what the teacher has answered so far. `reward`:
         the step's mean rubric reward."""
         self.start(step)
-        drawn = draw(judged, self.per_step, random.Random(f"{self.seed}-{step}"))
+        own = [one for one in judged if not self._by_teacher(one[2])]
+        drawn = draw(own, self.per_step, random.Random(f"{self.seed}-{step}"))
         if drawn:
             middle = median(len(rollout.response) for _, rollout, _ in judged)
             rows = [Drawn(step, w, v, len(r.response) > middle, reward) for (_, r, v), w in drawn]
@@ -94,7 +97,12 @@ class InLoopAgreement:
             self.files.add_drawn(rows, [rollout for _, rollout, _ in chosen])
             self._pending.append((rows, self.teacher.ask(chosen)))
         self.collect(wait=False)
-        return self._figures(step)
+        by_teacher = {"judge/by_teacher": 1 - len(own) / len(judged)} if self.cascade and judged else {}
+        return self._figures(step) | by_teacher
+
+    def _by_teacher(self, verdict: Verdict) -> bool:
+        """Whether the teacher itself has given it, in a cascade."""
+        return self.cascade and verdict.judge == self.teacher.teacher.name
 
     def _figures(self, step: int) -> dict[str, float]:
         recent = list(takewhile(lambda s: s.step > step - self.window, reversed(self.samples)))
@@ -145,7 +153,7 @@ class InLoopAgreement:
         if not any(isinstance(alarm, Alarm) for alarm in self.alarms):
             return {}
         near = uncertain([verdict for *_, verdict in judged], Band(0.5 - band, 0.5 + band))
-        chosen = near[: max(0, budget - self.escalated)]
+        chosen = [i for i in near if not self._by_teacher(judged[i][2])][: max(0, budget - self.escalated)]
         if not chosen:
             return {}
         asked = [judged[i] for i in chosen]

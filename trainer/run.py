@@ -27,6 +27,7 @@ RUN_KEYS = (
     *("lora_r", "lora_alpha", "load_in_4bit", "num_train_epochs", "steps_per_generation", "mask_truncated_completions"),
     *("lr_scheduler_type", "warmup_steps", "weight_decay", "optim", "max_grad_norm", "epsilon", "epsilon_high", "bf16"),
     *("top_p", "top_k", "eval_examples", "use_vllm", "world_size", "match_rms", "verifier_server", "shared_base"),
+    "cascade",
 )
 
 
@@ -108,8 +109,16 @@ def _check_examples(config: RubricGRPOConfig, examples: Sequence[Example], eval_
 
 def _last_checkpoint(folder: Path) -> str | None:
     """The last complete checkpoint: the trainer's state is written last, so a run stopped while saving lacks it."""
-    complete = [state.parent for state in folder.glob("checkpoint-*/trainer_state.json")]
+    complete = [state.parent for state in folder.glob("checkpoint-*/trainer_state.json") if _is_whole(state)]
     return str(max(complete, key=lambda path: int(path.name.rpartition("-")[2]))) if complete else None
+
+
+def _is_whole(state: Path) -> bool:
+    try:
+        json.loads(state.read_text(encoding="utf-8"))
+    except ValueError:  # killed while it was written
+        return False
+    return True
 
 
 def _write_logs(folder: Path, history: Sequence[dict]) -> None:

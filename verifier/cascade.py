@@ -4,7 +4,8 @@ In: two judges, a band of P(yes), the most calls or money that may be spent. Out
 that answered: its `judge`, `mode`, `prompt_hash` and `p_yes` are that judge's own, so one table shows who said what and
 is read like any other.
 
-    cascade = CascadeJudge(load_judge("runs/verifier"), teacher, Band(0.08, 0.9), max_calls=500)
+    band = band_for("cascade.json", "runs/verifier")      # or Band(0.08, 0.9)
+    cascade = CascadeJudge(load_judge("runs/verifier"), teacher, band, max_calls=500)
     verdicts = cascade.judge(items)
     print(cascade.tally)
 
@@ -14,14 +15,17 @@ stays missing: that is a failure and no uncertainty, and to buy every verdict of
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from .adapter import read_card
 from .cache import VerdictCache, question_keys
 from .errors import InputError
+from .rundir import write_atomic
 from .schema import Criterion, Example, Judge, Mode, Rollout, Verdict
 
 Question = tuple[Example, Rollout, Criterion]
@@ -41,6 +45,28 @@ class Band:
 
     def __contains__(self, p_yes: float) -> bool:
         return self.low <= p_yes <= self.high
+
+
+def band_for(path: str | Path, adapter: str | Path) -> Band:
+    """The band of a file that `claimwise cascade band` wrote. Raises InputError where it was chosen for another verifier
+    than the one in the folder `adapter`: another's P(yes) means something else."""
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        low, high = (float(end) for end in found["band"])
+        version, chosen_for = found["schema_version"], dict(found["verifier"])
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise InputError(f"{path} is no file of claimwise cascade band ({error})") from None
+    if version != 1:
+        raise InputError(f"{path} is of version {version}, this claimwise reads 1; choose the band anew")
+    card = read_card(adapter)
+    own = {"judge": card.name, "mode": card.mode, "prompt_hash": card.prompt_hash}
+    for name, value in chosen_for.items():
+        if own.get(name) != value:
+            raise InputError(
+                f"{path} was chosen for a verifier with {name} {value!r}, {adapter} has {own.get(name)!r}; choose a band "
+                "on this one's verdicts"
+            )
+    return Band(low, high)
 
 
 def uncertain(verdicts: Sequence[Verdict], band: Band) -> list[int]:
@@ -89,7 +115,8 @@ class CascadeJudge:
     """`first` judges everything, `teacher` what is in the `band`; the least certain first where a call of `judge` has
     more of it than `max_calls`, or `budget` (money, at `price` a call), still allow. A call is one question; that a
     teacher tries again to be heard or read does not count. Both bounds hold for the life of the judge, in each process
-    of a run for itself. What the teacher has answered is never asked again. `mode` is the teacher's: its verdict is the
+    of a run for itself. What the teacher has answered is never asked again; with a file `memory`, which holds that, by
+    no later judge either, and its budget is what the earlier ones have left. `mode` is the teacher's: its verdict is the
     one wanted, and a verifier that does not see the image may stand before one that does.
 
     Raises InputError where the teacher sees less than the verifier, and where it refuses the very first question
@@ -105,6 +132,7 @@ class CascadeJudge:
         max_calls: int | None = None,
         price: float | None = None,
         budget: float | None = None,
+        memory: Path | None = None,
     ):
         if (first.mode, teacher.mode) == ("image", "text"):
             raise InputError("the teacher judges in text mode, the verifier in image mode; take a teacher that sees it")
@@ -115,10 +143,17 @@ class CascadeJudge:
         self.tally = Tally(price=price)
         self.cache: VerdictCache[Verdict] = VerdictCache()
         self._digests: dict[Path, str] = {}
+        self._memory = memory
+        self._remembers = memory is None
 
     def judge(self, items: Sequence[tuple[Example, Rollout]]) -> list[Verdict]:
         """Verdicts of all criteria of each item, in order."""
-        verdicts = list(self.first.judge(items))
+        return self.settle(items, self.first.judge(items))
+
+    def settle(self, items: Sequence[tuple[Example, Rollout]], own: Sequence[Verdict]) -> list[Verdict]:
+        """The same, where the verifier has given its `own` verdicts already."""
+        self._remember()
+        verdicts = list(own)
         questions = [(example, rollout, c) for example, rollout in items for c in example.criteria]
         self._check(questions, verdicts, self.first)
         order = uncertain(verdicts, self.band)
@@ -146,28 +181,55 @@ class CascadeJudge:
         self.tally.repeats += len(answers)
         new = [key for key in asked if key not in answers]
         room = None if self.max_calls is None else max(0, self.max_calls - self.tally.calls)
-        for key, verdict in zip(new[:room], self._ask([asked[key] for key in new[:room]]), strict=True):
-            answers[key] = verdict
+        fresh = dict(zip(new[:room], self._ask({key: asked[key] for key in new[:room]}), strict=True))
+        for key, verdict in fresh.items():
             if verdict.verdict is not None:
                 self.cache.put(key, verdict)
-        return answers
+        return answers | fresh
 
-    def _ask(self, questions: Sequence[Question]) -> list[Verdict]:
-        """One verdict each; those that an error kept from coming are missing."""
+    def _remember(self) -> None:
+        """Takes up what the memory holds, once; a last line that was cut off is left out."""
+        if self._remembers or self._memory is None:
+            return
+        self._remembers = True
+        text = self._memory.read_text(encoding="utf-8") if self._memory.is_file() else ""
+        whole, _, broken = text.rpartition("\n")
+        for row in map(json.loads, whole.splitlines()):
+            self.tally.calls += 1
+            if row["verdict"]["verdict"] is not None:
+                self.cache.put(bytes.fromhex(row["key"]), Verdict(**row["verdict"]))
+        if broken:
+            write_atomic(self._memory, whole and whole + "\n")
+
+    def _write(self, keys: Sequence[bytes], answers: Sequence[Verdict]) -> None:
+        pairs = zip(keys, answers, strict=False)  # one each of the next questions
+        rows = [{"key": key.hex(), "verdict": vars(answer)} for key, answer in pairs if not _unpaid(answer)]
+        if self._memory is not None and rows:
+            self._memory.parent.mkdir(parents=True, exist_ok=True)
+            with self._memory.open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps(row) + "\n" for row in rows)
+
+    def _ask(self, asked: dict[bytes, Question]) -> list[Verdict]:
+        """One verdict each, in the memory as soon as it is there; those that an error kept from coming are missing."""
+        keys, questions = list(asked), list(asked.values())
         items = [(replace(example, criteria=(criterion,)), rollout) for example, rollout, criterion in questions]
         each = getattr(self.teacher, "judge_each", None)
         answers: list[Verdict] = []
         reason = ""
         try:
             for verdicts in (each(items) if each else [self.teacher.judge(items)]) if items else ():
+                start = len(answers)
                 answers += verdicts
+                self._write(keys[start:], verdicts)
         except InputError as error:
             if not self.tally.answered and all(v.verdict is None for v in answers):
                 raise
             reason = f"stopped: {error}"
         if not reason:
             self._check(questions, answers, self.teacher)
-        answers += [self._missing(*question, reason) for question in questions[len(answers) :]]
+        lost = [self._missing(*question, reason) for question in questions[len(answers) :]]
+        self._write(keys[len(answers) :], lost)
+        answers += lost
         self.tally.calls += sum(not _unpaid(answer) for answer in answers)
         return answers
 

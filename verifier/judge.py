@@ -17,12 +17,13 @@ from .adapter import MERGED, VerifierCard, check_base, read_card
 from .answers import VerifierJudge
 from .batching import Row, batches, runs, siblings
 from .cache import Desk, VerdictCache, question_keys
+from .cascade import CascadeJudge, band_for
 from .errors import InputError
 from .model import VisionLanguageModel, adapter_hash, base_hash, load_model
 from .packed import Answer, answer_trees
 from .probe import check_effect, check_modules
 from .prompt import prompt_hash
-from .schema import Criterion, Example, Mode, Rollout, Verdict
+from .schema import Criterion, Example, Judge, Mode, Rollout, Verdict
 from .sentences import LABELS, NO_SENTENCE, split_sentences
 from .shared_prefix import Opening
 from .tree import Tree
@@ -138,6 +139,19 @@ def load_judge(
 ) -> EngineJudge | QuotingJudge: ...
 
 
+@overload
+def load_judge(
+    adapter: str | Path,
+    mode: Mode | None = None,
+    base: str | Path | None = None,
+    *,
+    cascade: str | Path,
+    teacher: Judge,
+    max_calls: int | None = None,
+    **others: Any,
+) -> CascadeJudge: ...
+
+
 def load_judge(
     adapter,
     mode=None,
@@ -149,6 +163,9 @@ def load_judge(
     backend="transformers",
     server=None,
     model=None,
+    cascade=None,
+    teacher=None,
+    max_calls=None,
     **settings,
 ) -> Any:
     """The one way to a judge:
@@ -162,10 +179,21 @@ def load_judge(
     - `load_judge(None, "image", server=URL, model=NAME)`: any model behind any OpenAI-compatible server, which judges by
       quoting, untrained
 
+    - `load_judge("runs/verifier", cascade="band.json", teacher=other)`: the verifier, wherever it runs; where it is not
+      sure (`claimwise cascade band`) the judge `other`, which is asked for `max_calls` verdicts at most
+
     A verifier runs on the base that it names (or `base`). `mode` refuses an adapter that was trained for the other mode.
     Judges remember their answers; after a change of weights call `judge.cache.clear()`. Raises InputError for a folder
     that is not a verifier's, another prompt, another base, or an adapter that changes nothing there.
     """
+    if (cascade, teacher, max_calls) != (None, None, None):
+        if adapter is None or cascade is None or teacher is None:
+            raise InputError(
+                "a cascade needs a verifier's adapter, cascade (the file of its band) and teacher; give all"
+            )
+        where = {"device": device, "backend": backend, "server": server, "model": model, **settings}
+        first = load_judge(adapter, mode, base, max_packed_tokens, dtype, **where)
+        return CascadeJudge(first, teacher, band_for(cascade, str(adapter).removeprefix("vllm:")), max_calls)
     if str(adapter).startswith("vllm:"):
         adapter, backend = str(adapter).removeprefix("vllm:"), "vllm"
     if backend not in ("transformers", "vllm"):

@@ -22,11 +22,15 @@ EXAMPLE = """example:
 
   claimwise judge --adapter runs/verifier --server http://127.0.0.1:8000/v1 ...      # where claimwise serve runs
   claimwise judge --server http://localhost:8000/v1 --model Qwen3-VL-235B-A22B-Instruct ...      # untrained, by quoting
+  claimwise judge --adapter runs/verifier --cascade cascade.json --teacher http://localhost:8000/v1 \\
+      --teacher-model Qwen3-VL-235B-A22B-Instruct --ledger teacher.sqlite --max-calls 5000 ...
 
 Judges: --adapter alone runs the verifier here in transformers, with --backend vllm in vLLM here, with --server behind a
 vLLM server; --server and --model without an adapter ask any model behind an OpenAI-compatible server, its key read from
-OPENAI_API_KEY; --adapter oracle is the digits world's own labelling.
+OPENAI_API_KEY; --adapter oracle is the digits world's own labelling. With --cascade the teacher judges again what the
+verifier is not sure of (claimwise cascade judge has more flags for that).
 """
+CLIENT = ("max_in_flight", "timeout", "max_tokens", "price_in", "price_out", "budget")  # flags of cascade judge
 
 
 def make_parser() -> CommandParser:
@@ -47,11 +51,18 @@ def make_parser() -> CommandParser:
     parser.add_argument("--mode", choices=["text", "image"], help="refuse an adapter of the other mode")
     parser.add_argument("--base", help="the base model, where not the one that the adapter names")
     parser.add_argument("--max-packed-tokens", type=int, default=16384, help="bound of one pass (default: 16384)")
+    cascade = parser.add_argument_group("the verifier first, a teacher where it is not sure").add_argument
+    cascade("--cascade", type=Path, metavar="FILE.json", help="where that is, as claimwise cascade band wrote it")
+    cascade("--teacher", metavar="oracle|URL", help="oracle: the digits world's human labels; or a server")
+    cascade("--teacher-model", metavar="NAME", help="the teacher's name on its server")
+    cascade("--ledger", metavar="FILE", help="SQLite file that keeps every answer of a teacher behind a server")
+    cascade("--max-calls", type=int, metavar="N", help="verdicts that the teacher is asked for, at most (default: all)")
     return parser
 
 
 def main(argv: list[str]) -> int:
     args = make_parser().parse_args(argv)
+    _check_cascade(args)
     if args.adversarial is (args.rollouts is not None):
         raise InputError("give either --rollouts or --adversarial, which makes its own")
     examples = read_examples(args.examples)
@@ -73,6 +84,23 @@ def main(argv: list[str]) -> int:
     return 0
 
 
+def _check_cascade(args: argparse.Namespace) -> None:
+    given = {name: getattr(args, name) for name in ("teacher", "teacher_model", "ledger", "max_calls")}
+    if args.cascade is None:
+        for name in (name for name, value in given.items() if value is not None):
+            raise InputError(f"--{name.replace('_', '-')} is for a cascade; give its band with --cascade FILE.json")
+        return
+    if args.adapter in (None, "oracle") or args.teacher is None:
+        raise InputError(
+            "--cascade needs a verifier with --adapter DIR, and a teacher with --teacher oracle or its URL"
+        )
+    for name in ("teacher_model", "ledger"):
+        if (given[name] is None) is not (args.teacher == "oracle"):
+            raise InputError(
+                f"--{name.replace('_', '-')} is what a teacher behind a server needs, and the oracle does not"
+            )
+
+
 def beside(verdicts: Path) -> Path:
     """Where the attacks stand whose verdicts go to that table."""
     return verdicts.with_name(f"{verdicts.stem}-rollouts{verdicts.suffix}")
@@ -80,19 +108,28 @@ def beside(verdicts: Path) -> Path:
 
 def judge_pairs(args: argparse.Namespace, pairs: list[tuple[Example, Rollout]]) -> list:
     """The verdicts, which are written to the table as well."""
-    from tqdm import tqdm
+    if args.cascade is not None:
+        return _by_cascade(args, pairs)
+    from ..cascade_run import Watched
 
-    from ...verifier.batching import siblings
-    from ...verifier.progress import only_our_bars
-
-    only_our_bars()
     judge = open_judge(args)
-    order = [index for group in siblings(pairs) for index in group]  # as they are judged, so that the bar moves evenly
-    bar = tqdm(one_by_one(judge, [pairs[index] for index in order]), total=len(pairs), desc=judge.name, unit="response")
-    rows = dict(zip(order, bar, strict=True))
-    verdicts = [verdict for index in range(len(pairs)) for verdict in rows[index]]
+    verdicts = Watched(judge).judge(pairs)
     write_verdicts(args.out, verdicts)
     print(f"{args.out}: {summary(verdicts, judge.name, getattr(judge, 'repeats', 0))}")
+    return verdicts
+
+
+def _by_cascade(args: argparse.Namespace, pairs: list[tuple[Example, Rollout]]) -> list:
+    from ...verifier.cascade import band_for
+    from ..cascade_run import as_text, make_parser, open_cascade
+
+    band = band_for(args.cascade, args.adapter)
+    client = {name: make_parser().get_default(name) for name in CLIENT}
+    teacher = {"verifier_model": args.model, "model": args.teacher_model}
+    with open_cascade(argparse.Namespace(**{**client, **vars(args), **teacher}), band) as cascade:
+        verdicts = cascade.judge(pairs)
+    write_verdicts(args.out, verdicts)
+    print(as_text(args.out, cascade, verdicts, None))
     return verdicts
 
 

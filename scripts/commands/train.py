@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from ..parser import shows_help
 
+MEMORY = "cascade.jsonl"  # in the run's folder: what the teacher has answered in a cascade
 TEACHER_TRIES = 3  # of a call; what is missing then stays missing, since the training goes on
 HELP = """usage: claimwise train --config RECIPE.yaml [--KEY VALUE ...]
 
@@ -22,6 +24,8 @@ Settings come from a YAML recipe and from flags, which win. The most used:
   --teacher oracle|URL      who checks sampled verdicts while training, in the background: the digits world's oracle,
                             or --teacher_model NAME behind a server that speaks OpenAI's chat API (its key is read
                             from OPENAI_API_KEY); default: nobody
+  --cascade FILE            the teacher answers where the verifier is not sure (a file of claimwise cascade band), within
+                            --cascade_calls N questions in the whole run, evaluations included (default: 1000)
   --sampled_verdicts N      verdicts that go to the teacher per step (default: 8)
   --on_alarm warn|escalate|refresh|stop
                             what to do when the judge no longer agrees with the teacher (default: warn): only say so;
@@ -38,7 +42,8 @@ Settings come from a YAML recipe and from flags, which win. The most used:
   --help-all                every setting (loads torch)
 
 What the teacher said goes to OUTPUT_DIR/in_loop: the sampled verdicts (samples.jsonl), the same as verdict tables of
-judge and teacher with their rollouts.jsonl, for claimwise agree and refresh, and the alarms (alarms.jsonl).
+judge and teacher with their rollouts.jsonl, for claimwise agree and refresh, and the alarms (alarms.jsonl). What it
+said in place of the verifier in a cascade is in OUTPUT_DIR/cascade.jsonl.
 
 example:
   claimwise train --config scripts/recipes/grpo-digits.yaml --examples runs/quickstart/policy-train/examples.parquet \\
@@ -72,8 +77,8 @@ def run(config) -> dict:
         raise InputError("the setting examples is empty; give the path of an example table")
     examples = read_examples(config.examples)
     eval_examples = read_examples(config.eval_examples) if config.eval_examples else []
-    judge = _verifier(config)
     teacher = _teacher(config)
+    judge = _cascade(config) if config.cascade else _verifier(config)
     monitors = []
     if "oracle" in (config.verifier, config.teacher):
         from ...distill.oracle import reading_monitor
@@ -95,6 +100,22 @@ def _verifier(config) -> Any:
     return load_judge(
         config.verifier, base=base, **({"server": config.verifier_server} if config.verifier_server else {})
     )
+
+
+def _cascade(config) -> Any:
+    from ...trainer.cascade import RunCascade
+    from ...verifier.cascade import band_for
+    from ...verifier.errors import InputError
+
+    band = band_for(config.cascade, config.verifier)
+    verifier, teacher = _verifier(config), _teacher(config)  # another than the one that is asked in the background
+    if config.on_alarm == "refresh" and verifier.mode != teacher.mode:
+        raise InputError(
+            f"on_alarm is refresh, but the teacher judges in {teacher.mode} mode and {config.verifier} in "
+            f"{verifier.mode} mode; choose another action"
+        )
+    memory = Path(config.output_dir or "policy") / MEMORY
+    return RunCascade(verifier, teacher, band, config.cascade_calls, memory=memory)
 
 
 def _teacher(config) -> Any:
