@@ -108,8 +108,11 @@ class Case:
 
 @dataclass(frozen=True)
 class CreditView:
+    """`name` tells the switches of one run's groups apart."""
+
     credit: Credit
-    picture: Picture
+    pictures: Sequence[Picture]
+    name: str = ""
     kind: ClassVar = "credit"
 
 

@@ -1,10 +1,9 @@
-"""The credit of a few responses to one picture: `credit.json`, checked, and as the page shows it.
+"""The credit of one group of responses: the object of `trainer.kept_groups`, checked, and as the page shows it.
 
-In: the object of `credit.json`: arm, budget, example_id, question, image (relative to the run), criteria, and responses
-with tokens, rewards, verdicts, and `arms`: by name of an arm its advantages (one per token) and terms (name, added,
-first and last token, inclusive). Out: `Credit`, whose responses are cut, under each arm, into runs of neighbouring
-tokens with the same number: the advantage, and the rubric's part of it, which is the sum of all terms but answer and
-format.
+In: arm, budget, example_id, question, criteria, and responses with their text, token_offsets, rewards, verdicts, and
+`arms`: by name of an arm its advantages (one per token) and terms (name, added, first and last token, inclusive). Out:
+`Credit`, whose responses are cut, under each arm, into stretches of neighbouring tokens with the same number: the
+advantage, and the rubric's part of it, which is the sum of all terms but answer and format.
 
     shade = |number| / the largest of its kind that is shown under any arm, 0..1
 """
@@ -12,7 +11,7 @@ format.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -22,12 +21,22 @@ from ..verifier.columns import parse_criteria
 from ..verifier.errors import InputError
 from ..verifier.schema import Criterion
 
+HOW_TO_READ = (
+    "Every token is coloured by its advantage. The number after a stretch is the advantage of each of its tokens; "
+    "pointing at it shows which tokens these are. What all responses of a group have in common adds nothing. Colours "
+    "mean the same under every arm."
+)
+
 
 @dataclass(frozen=True)
-class Token:
+class Stretch:
+    """Neighbouring tokens, `first` to `last`, with the same number."""
+
     text: str
     value: float  # the advantage, or the rubric's part of it
     shade: float  # 0..1
+    first: int
+    last: int
 
 
 @dataclass(frozen=True)
@@ -38,6 +47,7 @@ class Decision:
     verdict: bool | None
     sentence: str | None
     reading: str | None
+    error: str | None  # why there is no verdict
 
 
 @dataclass(frozen=True)
@@ -54,13 +64,14 @@ class Term:
 class ArmCredit:
     """A response's credit under one arm. `terms` by name: those of criteria bear their ids."""
 
-    runs: list[list[Token]]  # neighbours with the same advantage
-    rubric_runs: list[list[Token]]  # neighbours to which the rubric adds the same
+    stretches: list[Stretch]  # of the same advantage
+    rubric_stretches: list[Stretch]  # to which the rubric adds the same
     terms: dict[str, Term]
 
 
 @dataclass(frozen=True)
 class Response:
+    number: int  # in its group, from 1
     text: str
     tokens: int
     arms: dict[str, ArmCredit]
@@ -81,26 +92,41 @@ class Credit:
     budget: str
     example_id: str
     question: str
-    image: str  # relative to the run
+    group: int  # how many responses it has
     largest: float  # the largest |advantage|
     largest_rubric: float  # the largest |sum of the rubric's terms|
-    responses: list[Response]
+    responses: list[Response]  # those that are shown
 
 
-def parse_credit(raw: Any, path: Path) -> Credit:
-    """Checked, or an InputError that names the file and the key."""
+def parse_credit(raw: Any, path: Path, most: int = 4) -> Credit:
+    """Checked, or an InputError that names the file and the key. Of a larger group `most` responses, from the one with
+    the largest mean advantage to that with the smallest."""
     try:
         criteria = parse_criteria(_take(raw, "criteria", list))
-        names = {key: str(_take(raw, key, str)) for key in ("arm", "budget", "example_id", "question", "image")}
+        names = {key: str(_take(raw, key, str)) for key in ("arm", "budget", "example_id", "question")}
         checked = _checked(_take(raw, "responses", list), criteria, names["arm"])
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-    everything = [arm for parts in checked for arm in parts.arms.values()]
+    chosen = _spread(checked, names["arm"], most)
+    everything = [arm for number in chosen for arm in checked[number].arms.values()]
     largest = _largest(arm.advantages for arm in everything)
     of_rubric = _largest(arm.rubric for arm in everything)
-    shown = [parts.response(largest, of_rubric) for parts in checked]
+    shown = [checked[number].response(number + 1, largest, of_rubric) for number in chosen]
     arms = list(checked[0].arms) if checked else [names["arm"]]
-    return Credit(**names, arms=arms, largest=largest, largest_rubric=of_rubric, responses=shown)
+    return Credit(**names, arms=arms, group=len(checked), largest=largest, largest_rubric=of_rubric, responses=shown)
+
+
+def _spread(checked: Sequence[_Parts], arm: str, most: int) -> list[int]:
+    """The numbers of `most` responses, evenly spread from the best to the worst, in the order of the group."""
+
+    def mean(number: int) -> float:
+        advantages = checked[number].arms[arm].advantages
+        return sum(advantages) / max(len(advantages), 1)
+
+    order = sorted(range(len(checked)), key=lambda number: (-mean(number), number))
+    if len(order) <= most:
+        return sorted(order)
+    return sorted(order[round(k * (len(order) - 1) / (most - 1))] for k in range(most))
 
 
 def _checked(responses: Sequence[Any], criteria: tuple[Criterion, ...], arm: str) -> list[_Parts]:
@@ -149,11 +175,9 @@ class _Parts:
 
     @classmethod
     def of(cls, raw: Any, criteria: tuple[Criterion, ...]) -> _Parts:
-        texts = _take(raw, "tokens", list)
-        if not all(isinstance(text, str) for text in texts):
-            raise InputError("key 'tokens' must hold strings")
+        texts = _tokens(_take(raw, "response", str), _take(raw, "token_offsets", list))
         arms = {str(name): _Arm.of(arm, len(texts)) for name, arm in _take(raw, "arms", dict).items()}
-        verdicts = {_take(v, "criterion_id", str): v for v in _take(raw, "verdicts", list)}
+        verdicts = _take(raw, "verdicts", dict)
         if unknown := sorted(verdicts.keys() - {criterion.id for criterion in criteria}):
             raise InputError(f"it has a verdict on {unknown[0]!r}, which is none of the criteria")
         rewards = _take(raw, "rewards", dict)
@@ -166,23 +190,42 @@ class _Parts:
             bool(rewards.get("vetoed")),
         )
 
-    def response(self, largest: float, largest_rubric: float) -> Response:
+    def response(self, number: int, largest: float, largest_rubric: float) -> Response:
         arms = {
             name: ArmCredit(
-                _runs(self.texts, arm.advantages, largest), _runs(self.texts, arm.rubric, largest_rubric), arm.terms
+                _stretches(self.texts, arm.advantages, largest),
+                _stretches(self.texts, arm.rubric, largest_rubric),
+                arm.terms,
             )
             for name, arm in self.arms.items()
         }
-        return Response("".join(self.texts), len(self.texts), arms, self.decisions, self.rewards, self.vetoed)
+        text = "".join(self.texts)
+        return Response(number, text, len(self.texts), arms, self.decisions, self.rewards, self.vetoed)
+
+
+def _tokens(text: str, offsets: Sequence[Any]) -> list[str]:
+    """The text of each token; together they are the response."""
+    for t, pair in enumerate(offsets):
+        if not (isinstance(pair, list) and len(pair) == 2 and all(type(end) is int for end in pair)):
+            raise InputError(f"token_offsets[{t}] is {str(pair)[:60]}; it must be two whole numbers [start, end]")
+    texts = [text[start:end] for start, end in offsets]
+    if any(start < 0 for start, _ in offsets) or "".join(texts) != text:
+        raise InputError("the characters of its token_offsets are not those of its response, each once and in order")
+    return texts
 
 
 def _rubric_part(terms: Iterable[Term], token: int) -> float:
     return sum(t.added for t in terms if t.name not in ("answer", "format") and t.first <= token <= t.last)
 
 
-def _runs(texts: list[str], values: list[float], largest: float) -> list[list[Token]]:
-    tokens = [Token(text, value, abs(value) / (largest or 1.0)) for text, value in zip(texts, values, strict=True)]
-    return [list(run) for _, run in groupby(tokens, key=lambda token: round(token.value, 9))]
+def _stretches(texts: list[str], values: list[float], largest: float) -> list[Stretch]:
+    out = []
+    for _, run in groupby(range(len(texts)), key=lambda t: round(values[t], 9)):
+        own = list(run)
+        value = values[own[0]]
+        text = "".join(texts[own[0] : own[-1] + 1])
+        out.append(Stretch(text, value, abs(value) / (largest or 1.0), own[0], own[-1]))
+    return out
 
 
 def _term(raw: Any) -> Term:
@@ -190,7 +233,9 @@ def _term(raw: Any) -> Term:
     return Term(_take(raw, "name", str), _number(raw.get("added"), "added"), first, last)
 
 
-def _decision(criterion: Criterion, raw: Mapping[str, Any], text: str) -> Decision:
+def _decision(criterion: Criterion, raw: Any, text: str) -> Decision:
+    if not isinstance(raw, dict):
+        raise InputError(f"the verdict on {criterion.id!r} is {str(raw)[:60]!r}; it must be an object")
     verdict, span, reading = (raw.get(key) for key in ("verdict", "span", "reading"))
     if not isinstance(verdict, bool | None) or not isinstance(reading, str | None):
         raise InputError(f"the verdict on {criterion.id!r} is {verdict!r}, its reading {reading!r}; it cannot be used")
@@ -201,7 +246,8 @@ def _decision(criterion: Criterion, raw: Mapping[str, Any], text: str) -> Decisi
         if not 0 <= span[0] <= span[1] <= len(text):
             raise InputError(f"the span of {criterion.id!r} is {span}, outside its response of {len(text)} characters")
         sentence = text[span[0] : span[1]].strip()
-    return Decision(criterion, verdict, sentence, reading or None)
+    error = raw.get("error")
+    return Decision(criterion, verdict, sentence, reading or None, str(error) if error and verdict is None else None)
 
 
 def _take(raw: Any, key: str, kind: type) -> Any:

@@ -30,6 +30,7 @@ from .report_blocks import (
     signed,
 )
 from .report_cases import confusion_table, pictures_of, pieces, reliability_block
+from .report_credit import HOW_TO_READ
 from .report_data import RunFolder, read_run
 from .report_figures import JUDGES, Comparison, Disagreement
 from .report_measured import attacks, measured
@@ -184,8 +185,8 @@ def _in_loop(run: RunFolder) -> list[Block]:
 def _credit(run: RunFolder) -> list[Block]:
     if run.credit is None:
         return [Text("credit.json is not in this run, so no response is shown with its credit.", "absent")]
-    alt = f"The picture of example {run.credit.example_id}: {run.credit.question}"
-    return [CreditView(run.credit, picture(run.path / run.credit.image, alt))]
+    alt, image = f"The picture of example {run.credit.example_id}: {run.credit.question}", run.path / "credit.png"
+    return [Text(HOW_TO_READ), CreditView(run.credit, [picture(image, alt)] if image.is_file() else [])]
 
 
 def _agreement(run: RunFolder, compared: dict[str, Comparison]) -> list[Block]:

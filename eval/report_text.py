@@ -82,15 +82,16 @@ def _case(case: Case) -> Iterator[str]:
 def _credit(view: CreditView) -> Iterator[str]:
     credit = view.credit
     yield f"{plain(credit.question)} Budget {plain(credit.budget)}. Tokens count from 1."
-    for number, response in enumerate(credit.responses, 1):
-        yield from ("", f"### Response {number}", "", f"> {plain(response.text)}", "")
+    for response in credit.responses:
+        yield from ("", f"### Response {response.number} of {credit.group}", "", f"> {plain(response.text)}", "")
         rewards = ", ".join(f"{name} {three(value)}" for name, value in response.rewards.items())
         yield f"Rewards: {rewards}{'; vetoed by a confirmed pitfall' if response.vetoed else ''}."
         yield ""
         for said in response.decisions:
             sentence = f", decided by “{plain(said.sentence)}”" if said.sentence else ", no deciding sentence"
             reading = f", reads {plain(said.reading)}" if said.reading else ""
-            yield f"- {plain(said.criterion.text)} {_verdict(said.verdict)}{sentence}{reading}"
+            error = f", {plain(said.error)}" if said.error else ""
+            yield f"- {plain(said.criterion.text)} {_verdict(said.verdict)}{sentence}{reading}{error}"
         yield from ("", *_table(_adds(credit.arms, response)))
 
 

@@ -4,7 +4,8 @@ In: the output folder of `claimwise train`. Out: `Report`. Of its files only `ru
 said in its place.
 
     run.json  log.jsonl (else the last checkpoint's)  eval_log.jsonl  finished.json  stopped.txt
-    in_loop/{samples,alarms,escalated,rollouts}.jsonl  in_loop/refresh/    and the examples, where run.json says they lie
+    in_loop/{samples,alarms,escalated,rollouts}.jsonl  in_loop/refresh/  groups/step*.json
+    and the examples, where run.json says they lie
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ from ..verifier.errors import InputError
 from ..verifier.schema import Example, Rollout
 from ..verifier.tables import read_examples, read_rollouts
 from . import report_figures
-from .report_blocks import Block, Case, Columns, Heading, Report, Said, Section, Table, Text, cells, share
-from .report_cases import NOT_ATTACKED, confusion_table, pictures_of, pieces
+from .report_blocks import Block, Case, Columns, CreditView, Heading, Report, Said, Section, Table, Text, cells, share
+from .report_cases import NOT_ATTACKED, confusion_table, pictures_of, pieces, reliability_block
+from .report_credit import HOW_TO_READ, Credit, parse_credit
 from .report_data import SampledPair, check_spans, json_lines, read_history, read_object, read_samples
 from .report_training import in_loop_rows, training_blocks
 
 CASES = 3  # of each kind
+GROUPS = "groups/step*.json"
+GROUPS_SHOWN = 3  # of those kept: the first, the last, and one between
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,8 @@ class TrainFolder:
     escalated: list[int]  # the step of each escalated verdict
     rollouts: dict[str, Rollout]  # the sampled ones by id
     examples: dict[str, Example]
+    groups: dict[int, tuple[str, Credit]]  # by step, those that are shown: file and credit
+    kept: int  # how many groups there are
     finished: dict[str, Any] | None  # the figures of the whole run
     stopped: str | None
 
@@ -55,12 +61,25 @@ def read_train(folder: Path) -> TrainFolder:
         ],
         rollouts={r.rollout_id: r for r in read_rollouts(rollouts)} if rollouts.exists() else {},
         examples={e.example_id: e for e in read_examples(examples)} if examples.is_file() else {},
+        groups=_groups(folder),
+        kept=len(list(folder.glob(GROUPS))),
         finished=read_object(finished, "claimwise train") if finished.exists() else None,
         stopped=stopped.read_text(encoding="utf-8").strip() if stopped.exists() else None,
     )
     for verdicts in ([s.judge for s in data.samples], [s.teacher for s in data.samples]):
         check_spans(in_loop / "samples.jsonl", verdicts, data.rollouts, "rollouts.jsonl")
     return data
+
+
+def _groups(folder: Path) -> dict[int, tuple[str, Credit]]:
+    files = sorted(folder.glob(GROUPS))
+    last = len(files) - 1
+    found = {}
+    for number in sorted({round(k * last / (GROUPS_SHOWN - 1)) for k in range(GROUPS_SHOWN)} if files else ()):
+        row = read_object(files[number], "claimwise train")
+        step = _step(files[number], 1, row)
+        found[step] = str(files[number].relative_to(folder)), parse_credit(row, files[number])
+    return found
 
 
 def _with_evaluations(folder: Path) -> list[dict[str, Any]]:
@@ -92,6 +111,7 @@ def train_report(folder: Path) -> Report:
     counts = report_figures.confusion([s.teacher for s in run.samples], [s.judge for s in run.samples])
     sections = [
         Section("training", "Training", [*_ended(run), *training_blocks(run.log, run.samples, run.alarms, marks, "")]),
+        Section("credit", "Who gets the credit", _credit(run)),
         Section("agreement", "The judge against the teacher", _agreement(run, counts)),
         Section("disagreements", "Where they disagree", _disagreements(run)),
         Section("made", "How it was made", [_settings(run.settings)]),
@@ -147,6 +167,24 @@ def _ended(run: TrainFolder) -> list[Block]:
     return blocks
 
 
+def _credit(run: TrainFolder) -> list[Block]:
+    if not run.groups:
+        return [Text("groups/ is not in this run, so no response is shown with its credit.", "absent")]
+    blocks: list[Block] = [
+        Text(HOW_TO_READ),
+        Text(f"{len(run.groups)} of {run.kept} groups kept, as they were judged and credited in training; "
+             "claimwise credit takes any of them.", "soft"),
+    ]  # fmt: skip
+    for number, (step, (file, credit)) in enumerate(run.groups.items(), 1):
+        example = run.examples.get(credit.example_id)
+        blocks += [
+            Heading(f"Step {step}, example {credit.example_id}"),
+            Text(f"From {file}. Trained on: arm {credit.arm}; the others are what they would have given.", "soft"),
+            CreditView(credit, pictures_of(example) if example else [], f"g{number}-"),
+        ]
+    return blocks
+
+
 def _agreement(run: TrainFolder, counts: dict[str, dict[str, int]]) -> list[Block]:
     if not run.samples:
         return [
@@ -156,6 +194,7 @@ def _agreement(run: TrainFolder, counts: dict[str, dict[str, int]]) -> list[Bloc
     rows = in_loop_rows(run.samples, found.get("agreement"), found.get("kappa"), len(run.samples))
     if found.get("agreement") is not None:
         rows[0][-1] = share(found["agreement"], found.get("agreement_ci"))
+    bins = report_figures.reliability([s.teacher for s in run.samples], [s.judge for s in run.samples])
     silent = sum(sample.teacher.verdict is None for sample in run.samples)
     caption = "A sample of the judge’s verdicts, asked of the teacher too; rates weighted by one over the chance to be "
     return [
@@ -164,6 +203,7 @@ def _agreement(run: TrainFolder, counts: dict[str, dict[str, int]]) -> list[Bloc
                 Table(caption + "drawn. Bracket: Wilson’s 95%.", ["Verdicts", "sampled", "unlike", "agreement"], rows),
                 confusion_table("Confusion by dimension: the judge against the teacher, sampled verdicts (not "
                                 "weighted). Missing ones are never scored.", counts),
+                reliability_block({"the judge": bins} if bins else {}),
             ]
         ),
         *([Text(f"The teacher did not answer {silent} of the {len(run.samples)}.", "soft")] if silent else []),

@@ -68,8 +68,8 @@ def _criterion(row: Any, where: str) -> Criterion:
     where = f"{where} (id {criterion_id!r})"
     weight = _number(_take(row, "weight", object, where), "weight", where)
     label = _take(row, "label", object, where)
-    if label not in LABELS:
-        raise InputError(f"{where}: label is {_show(label)}; it must be one of {', '.join(LABELS)}")
+    if label not in (*LABELS, None):
+        raise InputError(f"{where}: label is {_show(label)}; it must be one of {', '.join(LABELS)}, or null")
     try:
         return Criterion(
             id=criterion_id,

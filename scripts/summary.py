@@ -6,9 +6,8 @@ In: a run folder with `verdicts/`, `heldout/`, `policy/` and `policy-train/`. Ou
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,8 @@ from ..eval.agreement import agree
 from ..eval.calibration import expected_calibration_error
 from ..eval.criteria_audit import audit, score
 from ..eval.criteria_audit import summarise as summarise_audit
-from ..trainer.credit import ARMS, PLACEBO, Arm, GroupCredit, ScoredResponse, token_advantages
+from ..trainer.credit import ARMS, PLACEBO, Arm, ScoredResponse, token_advantages
+from ..trainer.kept_groups import JudgedResponse, describe_group
 from ..trainer.offsets import text_and_offsets
 from ..trainer.rewards import answer_reward, format_reward
 from ..verifier.judge import load_judge
@@ -157,61 +157,22 @@ def criteria_audit(out: Path) -> dict:
 
 def _variety(group: dict) -> int:
     """How many criteria tell the responses apart."""
-    rows = [[verdict["verdict"] for verdict in response["verdicts"]] for response in group["responses"]]
+    rows = [[said["verdict"] for said in response["verdicts"].values()] for response in group["responses"]]
     return sum(len(set(column)) > 1 for column in zip(*rows, strict=True))
 
 
 def _describe(example: Example, rollouts: Sequence[Rollout], verdicts: Sequence[list[Verdict]], tokenizer) -> dict:
-    offsets = [_offsets(tokenizer, rollout.response) for rollout in rollouts]
     texts = [rollout.response for rollout in rollouts]
-    answers = answer_reward(texts, [example.answer] * len(texts))
-    scored = [
-        ScoredResponse(o, a, f, {v.criterion_id: (v.verdict, v.span) for v in row})
-        for o, a, f, row in zip(offsets, answers, format_reward(texts), verdicts, strict=True)
-    ]
-    credit = {arm: token_advantages(example.criteria, scored, arm=arm, budget="paper") for arm in SHOWN_ARMS}
-    return {
-        "arm": "prefix",
-        "budget": "paper",
-        "example_id": example.example_id,
-        "question": example.question,
-        "image": "credit.png",
-        "criteria": [
-            {"id": c.id, "text": c.text, "dimension": c.dimension, "label": c.label, "weight": c.weight}
-            for c in example.criteria
-        ],
-        "responses": [_response(g, texts[g], offsets[g], verdicts[g], credit) for g in range(len(texts))],
-    }
+    answers, formats = answer_reward(texts, [example.answer] * len(texts)), format_reward(texts)
+    group = []
+    for rollout, answer, format_, row in zip(rollouts, answers, formats, verdicts, strict=True):
+        said = {v.criterion_id: (v.verdict, v.span) for v in row}
+        scored = ScoredResponse(_offsets(tokenizer, rollout.response), answer, format_, said)
+        group.append(JudgedResponse(rollout, row, scored))
+    scores = [one.scored for one in group]
+    credit = {arm: token_advantages(example.criteria, scores, arm=arm, budget="paper") for arm in SHOWN_ARMS}
+    return describe_group(example, group, "prefix", "paper", credit)
 
 
 def _offsets(tokenizer, response: str) -> np.ndarray:
     return text_and_offsets(tokenizer, tokenizer(response, add_special_tokens=False)["input_ids"])[1]
-
-
-def _response(
-    g: int, text: str, offsets: np.ndarray, verdicts: Sequence[Verdict], credit: Mapping[str, GroupCredit]
-) -> dict:
-    return {
-        "tokens": [text[start:end] for start, end in offsets],
-        "arms": {arm: _credit(g, found) for arm, found in credit.items()},
-        "rewards": dataclasses.asdict(next(iter(credit.values())).rewards[g]),  # the same under every arm
-        "verdicts": [
-            {"criterion_id": v.criterion_id, "verdict": v.verdict, "span": v.span, "reading": v.reading}
-            for v in verdicts
-        ],
-    }
-
-
-def _credit(g: int, credit: GroupCredit) -> dict:
-    return {
-        "advantages": [round(float(a), 4) for a in credit.advantages[g]],
-        "terms": [
-            {
-                "name": t.name,
-                "added": round(float(t.added_g[g]), 4),
-                "first": int(t.first_g[g]),
-                "last": int(t.last_g[g]),
-            }
-            for t in credit.terms
-        ],
-    }

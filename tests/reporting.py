@@ -64,13 +64,11 @@ CREDIT = {
     "budget": "paper",
     "example_id": "e0",
     "question": "What is at the top?",
-    "image": "credit.png",
-    "criteria": [
-        {"id": c.id, "text": c.text, "dimension": c.dimension, "label": c.label, "weight": c.weight} for c in CRITERIA
-    ],
+    "criteria": [asdict(c) for c in CRITERIA],
     "responses": [
         {
-            "tokens": ["It", " is", " 3", ".", "<script>"],
+            "response": "It is 3.<script>",
+            "token_offsets": [[0, 2], [2, 5], [5, 7], [7, 8], [8, 16]],
             "arms": {
                 "scalar": {
                     "advantages": [-0.125] * 5,
@@ -91,10 +89,10 @@ CREDIT = {
                 },
             },
             "rewards": {"answer": 0.0, "format": 1.0, "rubric": None, "vetoed": False},
-            "verdicts": [
-                {"criterion_id": "c1", "verdict": True, "span": [0, 8], "reading": "three"},
-                {"criterion_id": "c2", "verdict": None, "span": None, "reading": None},
-            ],
+            "verdicts": {
+                "c1": {"verdict": True, "span": [0, 8], "reading": "three"},
+                "c2": {"verdict": None, "span": None, "reading": None, "error": "timed <out>"},
+            },
         }
     ],
 }

@@ -85,6 +85,12 @@ def test_defaults_are_prefix_paper_veto(write, capsys):
     assert run(capsys, path, "--json") == explicit
 
 
+def test_a_criterion_without_a_label_counts_like_any_other(write, capsys):
+    group = copy.deepcopy(GROUP)
+    group["criteria"][0]["label"] = None
+    assert run(capsys, write(group), "--json") == run(capsys, write(GROUP), "--json")
+
+
 @pytest.mark.parametrize("arm", ARMS)
 @pytest.mark.parametrize("pitfalls", PITFALLS)
 def test_the_command_is_the_same_code_as_the_trainer(write, capsys, arm, pitfalls):

@@ -55,6 +55,10 @@ def test_two_processes_give_the_gradient_of_one(assets, tmp_path):
         assert two["row"][key] == pytest.approx(one["row"][key], abs=1e-6), key
     rows = [(tmp_path / name / "in_loop" / "samples.jsonl").read_text().splitlines() for name in ("1", "2")]
     assert len(rows[0]) == len(rows[1]) == 4  # only one process asks the teacher
+    groups = [json.loads((tmp_path / name / "groups/step00000.json").read_text())["responses"] for name in ("1", "2")]
+    for a, b in zip(*groups, strict=True):  # nor does more than one write the group that is kept
+        assert a["response"] == b["response"]
+        assert b["arms"]["prefix"]["advantages"] == pytest.approx(a["arms"]["prefix"]["advantages"], abs=2e-6)
 
 
 @pytest.mark.slow

@@ -98,11 +98,11 @@ def test_the_report_shows_the_credit(finished):
     for response in credit["responses"]:
         assert list(response["arms"]) == ["answer", "scalar", "scalar-z", "component", "prefix", "span"]
         for arm in response["arms"].values():
-            assert len(response["tokens"]) == len(arm["advantages"])
-        for verdict in response["verdicts"]:
+            assert len(response["token_offsets"]) == len(arm["advantages"])
+        for verdict in response["verdicts"].values():
             if verdict["span"]:
                 start, end = verdict["span"]
-                assert "".join(response["tokens"])[start:end].strip()
+                assert response["response"][start:end].strip()
 
 
 @pytest.fixture(scope="module")

@@ -56,9 +56,11 @@ def test_the_adversarial_slice_stands_in_the_report(page):
 
 def test_tokens_are_coloured_by_credit_and_verdicts_listed(page):
     coloured = [(attrs.get("class"), attrs["title"]) for attrs in page.of("span") if "title" in attrs]
-    scalar = [("minus", "−0.125")] * 5 + [("plus", "+0.125")] * 5
-    prefix = [("plus", "+0.500")] * 3 + [("minus", "−0.250")] * 2 + [("plus", "+0.750")] * 3 + [(None, "+0.000")] * 2
-    assert coloured == scalar + prefix
+    scalar = [("minus", "−0.125, tokens 1–5"), ("plus", "+0.125, tokens 1–5")]
+    prefix = [("plus", "+0.500, tokens 1–3"), ("minus", "−0.250, tokens 4–5")]
+    assert coloured == [*scalar, *prefix, ("plus", "+0.750, tokens 1–3"), (None, "+0.000, tokens 4–5")]
+    assert '>It is 3</span><sub>+0.500</sub><span class="minus"' in page.source
+    assert ">.&lt;script&gt;</span><sub>−0.250</sub>" in page.source
     switch = [attrs for attrs in page.of("input") if attrs["type"] == "radio"]
     assert [("checked" in attrs, attrs["name"]) for attrs in switch] == [(False, "arm"), (True, "arm")]
     assert [attrs["for"] for attrs in page.of("label")] == [attrs["id"] for attrs in switch]
@@ -66,7 +68,9 @@ def test_tokens_are_coloured_by_credit_and_verdicts_listed(page):
     assert "✓ yes States that the top <b>digit</b> is 3." in credit
     assert "It is 3" in credit and "The judge reads in the picture: three" in credit
     assert "adds +0.750 to tokens 1–3" in credit
-    assert "? missing The conclusion follows." in credit and "no deciding sentence" in credit
+    assert (
+        "? missing The conclusion follows." in credit and "no deciding sentence" in credit and "timed <out>" in credit
+    )
     assert "Not credited" in credit  # the pitfall
     assert (
         "Counts in the rubric as a whole" in credit and "The rubric adds +0.125 to tokens 1–5" in credit
@@ -167,6 +171,10 @@ def edit(path, change):
     path.write_text(json.dumps(data))
 
 
+def merge_last_tokens(response):
+    response["token_offsets"] = [*response["token_offsets"][:-2], [7, 16]]
+
+
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
@@ -188,11 +196,19 @@ def edit(path, change):
             "response 1: it has no credit of arm 'prefix'",
         ),
         (
-            lambda run: edit(run / "credit.json", lambda c: c["responses"][0]["tokens"].pop()),
+            lambda run: edit(run / "credit.json", lambda c: c["responses"][0]["token_offsets"].pop()),
+            "response 1: the characters of its token_offsets are not those of its response",
+        ),
+        (
+            lambda run: edit(run / "credit.json", lambda c: c["responses"][0]["token_offsets"].pop(1)),
+            "response 1: the characters of its token_offsets are not those of its response",
+        ),
+        (
+            lambda run: edit(run / "credit.json", lambda c: merge_last_tokens(c["responses"][0])),
             "4 tokens and 5 advantages",
         ),
         (
-            lambda run: edit(run / "credit.json", lambda c: c["responses"][0]["verdicts"][0].update(span=[0, 99])),
+            lambda run: edit(run / "credit.json", lambda c: c["responses"][0]["verdicts"]["c1"].update(span=[0, 99])),
             "response 1: the span of 'c1' is [0, 99], outside its response",
         ),
         (lambda run: (run / "verdicts/image.jsonl").write_text("{}\n"), "image.jsonl, row 1: key 'example_id'"),

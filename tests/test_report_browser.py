@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from claimwise.eval.report import write_report
 from reporting import make_run
@@ -72,3 +74,24 @@ def test_nothing_is_wider_than_a_phone_and_text_stands_out(browser, page_file, s
 def brightness(colour):
     red, green, blue = map(float, colour.strip("rgba()").split(",")[:3])
     return 0.3 * red + 0.6 * green + 0.1 * blue
+
+
+def test_every_plot_and_picture_has_a_text(browser, page_file):
+    """Of all kinds of run: plots say in words what they show, pictures which example they are of."""
+    page = opened(browser, page_file)
+    plots = page.evaluate("[...document.querySelectorAll('svg')].map(s => [s.getAttribute('role'), s.ariaLabel])")
+    assert len(plots) > 20 and all(role == "img" and label and re.search(r"\d", label) for role, label in plots)
+    pictures = page.evaluate("[...document.querySelectorAll('img')].map(i => [i.alt, i.naturalWidth])")
+    assert len(pictures) > 10 and all(alt.startswith("The picture of example e") and width for alt, width in pictures)
+
+
+def test_the_groups_of_a_training_have_switches_of_their_own(browser, page_file):
+    page = opened(browser, page_file, width=380)
+    views = page.locator("#r3-credit .arms")
+    assert views.count() == 3
+    first, second = (views.nth(n).locator(".arm:visible") for n in (0, 1))
+    before = second.all_inner_texts()
+    views.nth(0).get_by_role("radio", name="scalar").check(force=True)
+    assert "arm scalar" in first.all_inner_texts()[0] and "−0.125" in first.all_inner_texts()[0]
+    assert second.all_inner_texts() == before and "arm prefix" in before[0]
+    assert page.evaluate("document.documentElement.scrollWidth") <= 380

@@ -73,9 +73,9 @@ def test_credit_is_cut_where_the_number_changes(tmp_path):
         "answer",
         "format",
     ]
-    assert [[token.text for token in run] for run in prefix.runs] == [["It", " is", " 3"], [".", "<script>"]]
-    assert [run[0].shade for run in prefix.runs] == [1.0, 0.5]
-    assert [run[0].shade for run in scalar.runs] == [0.25]  # the same scale under every arm
-    assert [run[0].value for run in prefix.rubric_runs] == [0.75, 0.0]
+    assert [(s.text, s.first, s.last) for s in prefix.stretches] == [("It is 3", 0, 2), (".<script>", 3, 4)]
+    assert [s.shade for s in prefix.stretches] == [1.0, 0.5]
+    assert [s.shade for s in scalar.stretches] == [0.25]  # the same scale under every arm
+    assert [s.value for s in prefix.rubric_stretches] == [0.75, 0.0]
     with pytest.raises(InputError, match=r"credit.json: .*must be an object"):
         parse_credit([], tmp_path / "credit.json")

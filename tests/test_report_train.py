@@ -13,7 +13,7 @@ from claimwise.trainer.samples import Drawn, Sample, SampleFiles
 from claimwise.verifier.schema import Example, Rollout
 from claimwise.verifier.tables import write_examples
 from PIL import Image
-from reporting import CRITERIA, EVIL, FIRST, Page, verdict
+from reporting import CREDIT, CRITERIA, EVIL, FIRST, Page, verdict
 
 STEPS = 12
 
@@ -53,6 +53,9 @@ def make_train(folder, hacked=False):
     alarms += [RisingAndFalling(11, 0, (0.3, 0.8), (0.9, 0.7))] if hacked else []
     files.append("alarms.jsonl", map(row_of, alarms))
     files.append("escalated.jsonl", [{"step": 9, "judge": asdict(judge), "teacher": asdict(teacher)}])
+    (folder / "groups").mkdir()
+    for step in (0, 2, 4, 6):
+        (folder / f"groups/step{step:05d}.json").write_text(json.dumps({"step": step, **CREDIT}))
     end = {"agreement": 8 / 12, "agreement_ci": [0.39, 0.86], "kappa": None, "sampled": STEPS}
     (folder / "finished.json").write_text(json.dumps(end))
     return folder
@@ -80,7 +83,8 @@ def test_alarms_and_actions_are_said_and_marked(page, run):
 
 
 def test_curves_are_drawn_of_what_was_logged(page):
-    titles = [attrs["aria-label"].split(".")[0] for attrs in page.of("svg")]
+    *titles, reliability = [attrs["aria-label"].split(".")[0] for attrs in page.of("svg")]
+    assert reliability == "P(yes) against the reference’s share of yes"
     names = ["Reward", "In-loop agreement", "Verdicts that say yes", "Verdicts with a deciding sentence", "Fallbacks"]
     assert titles == [f"{name} over training steps" for name in [*names, "Escalated verdicts"]]  # none was missing
 
@@ -89,11 +93,42 @@ def test_the_judge_is_held_against_the_teacher(page):
     agreement = page.section("agreement")
     assert "all 12 4 0.667 [0.390, 0.860]" in agreement
     assert "VF 8 0 4 0 0" in agreement  # both yes, false no, false yes, both no, missing
+    # P(yes) .9 twelve times, of which the teacher says yes to 8
+    assert any("the judge: mean gap to the diagonal 0.233 over 12 verdicts" in a["aria-label"] for a in page.of("svg"))
     shown = page.section("disagreements")
     assert "False yes: the judge accepts" in shown and shown.count("✗ no the teacher, oracle-image") == 3
     assert "<script>alert(1)</script>" in shown and "<script" not in page.source
     assert shown.count("None among the sampled verdicts") == 1  # no false no
-    assert len([a for a in page.of("img") if a["alt"].startswith("The picture of example e0")]) == 3
+    pictures = [a for a in page.of("img") if a["alt"].startswith("The picture of example e0")]
+    assert len(pictures) == 3 + 3  # and of the groups shown
+
+
+def test_groups_are_shown_with_their_credit(page):
+    credit = page.section("credit")
+    assert "3 of 4 groups kept" in credit and "Trained on: arm prefix" in credit
+    assert [f"Step {step}, example e0" in credit for step in (0, 2, 4, 6)] == [True, False, True, True]
+    assert credit.count("✓ yes States that the top <b>digit</b> is 3.") == 3
+    assert "“" not in credit and credit.count("It is 3.") >= 3 and credit.count("reads in the picture: three") == 3
+    assert credit.count("timed <out>") == 3 and "<out>" not in page.source
+    names = [attrs["name"] for attrs in page.of("input")]
+    assert names == ["g1-arm"] * 2 + ["g2-arm"] * 2 + ["g3-arm"] * 2
+    ids = [attrs["id"] for _, attrs in page.elements if "id" in attrs]
+    assert len(ids) == len(set(ids))
+
+
+def test_of_a_large_group_some_responses_are_shown(tmp_path):
+    run, many = make_train(tmp_path / "grpo"), json.loads(json.dumps({"step": 6, **CREDIT}))
+    (first,) = many["responses"]
+    many["responses"] = []
+    for number in range(9):  # the advantage falls with the number, but for the last
+        own = json.loads(json.dumps(first))
+        own["arms"]["prefix"]["advantages"] = [5.0 if number == 8 else 1 - number / 8] * 5
+        many["responses"].append(own)
+    (run / "groups/step00006.json").write_text(json.dumps(many))
+    credit = Page(write_report([run]).read_text()).section("credit")
+    assert "4 of the 9 responses of a group" in credit
+    shown = [number for number in range(1, 10) if f"Response {number} Rewards" in credit.partition("Step 6")[2]]
+    assert shown == [3, 5, 8, 9]  # from the best to the worst 9, 1, 2, ... 8: of these the first, the 4th, 6th and last
 
 
 @pytest.mark.parametrize("hacked", [False, True])
@@ -110,12 +145,15 @@ def test_what_is_missing_is_said(tmp_path):
     run = make_train(tmp_path / "grpo")
     for name in ("log.jsonl", "finished.json", "examples.parquet", "in_loop/alarms.jsonl"):
         (run / name).unlink()
+    for file in (run / "groups").iterdir():
+        file.unlink()
     page = Page(write_report([run]).read_text())
     assert "log.jsonl is not in this run" in page.section("training")
     assert "This run is not finished" in page.section("training")
+    assert "groups/ is not in this run" in page.section("credit")
     assert "The examples are not where run.json says" in page.section("disagreements")
     assert "criterion c1" in page.section("disagreements")
-    assert len(page.of("svg")) == 1  # the agreement, from the samples
+    assert len(page.of("svg")) == 2  # the agreement and the reliability, from the samples
     (run / "in_loop/samples.jsonl").unlink()
     assert "samples.jsonl is not in this run" in Page(write_report([run]).read_text()).section("agreement")
 
@@ -140,6 +178,8 @@ def test_a_stopped_run_and_the_last_checkpoint(tmp_path):
         ("in_loop/escalated.jsonl", "{}\n", "escalated.jsonl, row 1: key 'step'"),
         ("log.jsonl", "{", "log.jsonl, row 1: it is not JSON"),
         ("run.json", "[]", "run.json: it is no object"),
+        ("groups/step00006.json", '{"step": 6}', "step00006.json: key 'criteria'"),
+        ("groups/step00006.json", "{}", "step00006.json, row 1: key 'step'"),
     ],
 )
 def test_bad_files_are_one_line(tmp_path, name, text, said, capsys):
