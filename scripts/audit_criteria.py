@@ -7,7 +7,8 @@ beside what the judge read in the image; with --out all of them, ranked, as JSON
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from ..verifier.errors import InputError
 from ..verifier.schema import Example
 from ..verifier.tables import read_examples
 from .parser import CommandParser
+from .teacher_flags import OUT_OF_BUDGET
 
 if TYPE_CHECKING:
     from ..eval.criteria_audit import Ask, Finding
@@ -25,17 +27,22 @@ EPILOG = """example:
   claimwise audit criteria --adapter runs/quickstart/verifier-image \\
       --examples runs/quickstart/heldout/examples.parquet --out suspects.jsonl --gold oracle
 
+  claimwise audit criteria --teacher http://localhost:8000/v1 --model Qwen3-VL-235B-A22B-Instruct \\
+      --ledger teacher.sqlite --examples examples.parquet --out suspects.jsonl
+
 Each example's reference is judged by its criteria. One that the reference does not meet is asked again of the reference
 with the criterion's own claim in place of the sentence that the judge pointed at: a "no" that points at it can only come
 from the image, and makes the criterion suspicious. --gold oracle: in the digits world some criteria are wrong on purpose;
-how many of them are found, and how many of those found are wrong. Stopped with --out, the same command goes on."""
+how many of them are found, and how many of those found are wrong. Stopped with --out, the same command goes on;
+what a teacher behind a server says is in its ledger at once and never asked again. The exit status is 3 where the budget
+ended first: what it did not reach is not decided."""
 
 
 def make_parser() -> CommandParser:
     parser = CommandParser("audit criteria", "Ask a judge whether each criterion is true of its image at all.", EPILOG)
     who = parser.add_mutually_exclusive_group(required=True)
     who.add_argument("--adapter", metavar="DIR", help="a verifier that sees the image")
-    who.add_argument("--teacher", choices=["oracle"], help="oracle: the digits world's human labels")
+    who.add_argument("--teacher", metavar="oracle|URL", help="oracle: the digits world's human labels; or a server")
     parser.add_argument("--base", help="the base model, where not the one that the adapter names")
     parser.add_argument("--examples", type=Path, required=True, metavar="E", help="the examples whose rubrics to audit")
     parser.add_argument(
@@ -45,13 +52,21 @@ def make_parser() -> CommandParser:
     parser.add_argument("--top", type=int, default=20, metavar="N", help="suspicious criteria to show (default 20)")
     parser.add_argument("--max-packed-tokens", type=int, default=16384, help="bound of one pass (default: 16384)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add = parser.add_argument_group("a teacher behind a server").add_argument
+    add("--model", help="the model's name on the server; its key is read from OPENAI_API_KEY")
+    add("--ledger", metavar="FILE", help="SQLite file that keeps every answer; that of claimwise label will do")
+    add("--max-in-flight", type=int, default=32, metavar="N", help="calls at a time, at most (default: 32)")
+    add("--timeout", type=float, default=120.0, metavar="S", help="seconds that a call may take (default: 120)")
+    add("--max-tokens", type=int, default=512, metavar="N", help="length of an answer (default: 512)")
+    add("--price-in", type=float, metavar="P", help="price of a million prompt tokens")
+    add("--price-out", type=float, metavar="P", help="price of a million completion tokens")
+    add("--budget", type=float, metavar="B", help="ask no more before all that the ledger holds costs more than this")
     return parser
 
 
 def main(argv: list[str] | None = None) -> int:
     args = make_parser().parse_args(argv)
-    if args.top < 0:
-        raise InputError(f"--top is {args.top}; it cannot be negative")
+    _check(args)
     examples = read_examples(args.examples)
     without = [e.example_id for e in examples if not e.images]
     if without:
@@ -61,10 +76,16 @@ def main(argv: list[str] | None = None) -> int:
     from ..eval.criteria_audit import audit, score, summarise
     from ..verifier.rundir import write_atomic
 
-    ask, who = (oracle(), {"teacher": args.teacher}) if args.teacher else _verifier(args)
-    settings = {"command": "audit criteria", **who, "examples": str(args.examples.resolve()), "count": len(examples)}
     part = args.out and args.out.with_name(args.out.name + ".unfinished")
-    findings = audit_all(examples, ask, part, settings)
+    with _open(args) as (judge, who):
+        settings = {
+            "command": "audit criteria",
+            **who,
+            "examples": str(args.examples.resolve()),
+            "count": len(examples),
+        }
+        findings = audit_all(examples, judge.judge, part, settings)
+        last = getattr(judge, "last", None)
     result = summarise(findings)
     if args.gold:
         result["gold"] = score(findings, audit(examples, oracle()))
@@ -74,7 +95,31 @@ def main(argv: list[str] | None = None) -> int:
         part.unlink()
     result["top"] = [row for row in rows if row["suspicious"]][: args.top]
     print(json.dumps(result, allow_nan=False) if args.json else as_text(result, args.out))
-    return 0
+    return OUT_OF_BUDGET if last is not None and last.out_of_budget else 0
+
+
+def _check(args) -> None:
+    if args.top < 0:
+        raise InputError(f"--top is {args.top}; it cannot be negative")
+    behind_server = args.teacher not in (None, "oracle")
+    for name in ("model", "ledger", "price_in", "price_out", "budget"):
+        flag, given = name.replace("_", "-"), getattr(args, name) is not None
+        if given and not behind_server:
+            raise InputError(f"--{flag} is for a teacher behind a server; give its address with --teacher")
+        if behind_server and not given and name in ("model", "ledger"):
+            raise InputError(f"--{flag} is missing; a teacher behind a server needs it")
+
+
+@contextmanager
+def _open(args) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """The judge, and what tells it from another."""
+    if args.teacher is None:
+        yield _verifier(args)
+        return
+    from .cascade_run import open_teacher
+
+    with open_teacher(args, "image") as teacher:
+        yield teacher, {"teacher": args.teacher, "model": args.model}
 
 
 def oracle() -> Ask:
@@ -83,8 +128,7 @@ def oracle() -> Ask:
     return OracleJudge("image").judge
 
 
-def _verifier(args) -> tuple[Ask, dict[str, Any]]:
-    """How to ask the verifier, and what tells it from another."""
+def _verifier(args) -> tuple[Any, dict[str, Any]]:
     from ..verifier.adapter import read_card
 
     card = read_card(args.adapter)
@@ -95,7 +139,7 @@ def _verifier(args) -> tuple[Ask, dict[str, Any]]:
 
     only_our_bars()
     judge = load_judge(args.adapter, "image", args.base, args.max_packed_tokens)
-    return judge.judge, {"adapter": str(Path(args.adapter).resolve()), "base_hash": card.base_hash}
+    return judge, {"adapter": str(Path(args.adapter).resolve()), "base_hash": card.base_hash}
 
 
 def audit_all(

@@ -15,8 +15,10 @@ from claimwise.scripts import audit_criteria
 from claimwise.scripts.cli import main
 from claimwise.scripts.quickstart_data import make_examples
 from claimwise.verifier.errors import InputError
-from claimwise.verifier.schema import Criterion, Example, Verdict
+from claimwise.verifier.schema import Criterion, Example, Rollout, Verdict
 from claimwise.verifier.tables import write_examples
+from PIL import Image
+from servers import Server, say
 
 
 @pytest.mark.parametrize(
@@ -243,6 +245,51 @@ def test_a_stopped_audit_goes_on(pictures, tmp_path, monkeypatch):
         audit_criteria.audit_all(pictures[:10], stops, part, {"teacher": "another"})
 
 
+def knows_the_picture(pictures):
+    """A teacher behind a server that answers as the human labels do: it finds the example by its question and picture."""
+    import base64
+    import io
+
+    def key(question, image):
+        return question, image.convert("RGB").tobytes()
+
+    known = {key(e.question, e.images[0]): e for e in pictures}
+
+    def answer(call):
+        content = call.body["messages"][1]["content"]
+        (url,) = [part["image_url"]["url"] for part in content if part["type"] == "image_url"]
+        image = Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2])))
+        example, asked = known[key(call.question["question"], image)], call.question["criterion"]
+        item = (
+            replace(example, criteria=(Criterion("asked", asked["text"] if isinstance(asked, dict) else asked),)),
+            Rollout("r", example.example_id, call.question["response"], "p"),
+        )
+        (verdict,) = OracleJudge("image").judge([item])
+        span = slice(*verdict.span) if verdict.span else slice(0)
+        said = {"quote": item[1].response[span], "verdict": "yes" if verdict.verdict else "no"}
+        return say(json.dumps(said | ({"reading": verdict.reading} if verdict.reading else {})))
+
+    return answer
+
+
+def test_a_teacher_behind_a_server_audits_too(pictures, tmp_path, capsys):
+    write_examples(tmp_path / "e.parquet", pictures[:6])
+    argv = ["audit", "criteria", "--examples", str(tmp_path / "e.parquet"), "--gold", "oracle", "--json"]
+    with Server(knows_the_picture(pictures[:6])) as server:
+        argv += ["--teacher", server.url, "--model", "m", "--ledger", str(tmp_path / "l.sqlite")]
+        assert main(argv) == 0
+        result = json.loads(capsys.readouterr().out.splitlines()[-1])
+        assert result["gold"]["wrong"] == len(planted(pictures[:6])) > 0
+        assert result["gold"]["recall"] == result["gold"]["precision"] == 1
+        calls = len(server.calls)
+        assert calls > 6 * 7  # the references by all criteria, then the claims
+        assert main(argv) == 0 and len(server.calls) == calls  # the ledger knows it all
+        capsys.readouterr()
+        other = [*argv[:-1], str(tmp_path / "other.sqlite"), "--price-in", "0", "--price-out", "1", "--budget", "1e-9"]
+        assert main(other) == 3 and len(server.calls) == calls  # there is no money for a call
+        assert json.loads(capsys.readouterr().out.splitlines()[-1])["decided"] == 0
+
+
 def test_command(tmp_path, capsys, pictures, assets):
     write_examples(tmp_path / "e.parquet", pictures[:3])
     argv = ["audit", "criteria", "--examples", str(tmp_path / "e.parquet"), "--teacher", "oracle"]
@@ -256,6 +303,8 @@ def test_command(tmp_path, capsys, pictures, assets):
         (argv[:4], "--adapter"),
         ([*argv[:4], "--adapter", str(tmp_path)], "verifier.json"),
         ([*argv, "--top", "-1"], "--top"),
+        ([*argv, "--model", "m"], "--model is for a teacher behind a server"),
+        ([*argv[:4], "--teacher", "http://localhost:1/v1", "--model", "m"], "--ledger is missing"),
         (["audit", "criteria", "--examples", str(tmp_path / "blind.jsonl"), "--teacher", "oracle"], "has no image"),
     ]:
         assert main(more) == 2
