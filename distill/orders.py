@@ -21,7 +21,7 @@ from ..verifier.align import align
 from ..verifier.model import VisionLanguageModel
 from ..verifier.packed import Answer, Decoder, answer_trees, judge_branches, pick_labels, read_on
 from ..verifier.prompt import NO_SENTENCE, SYSTEM, PromptEncoder
-from ..verifier.schema import Example
+from ..verifier.schema import Example, Mode
 from ..verifier.sentences import LABELS, label_of, split_sentences, trim
 from ..verifier.shared_prefix import nothing_yet
 from ..verifier.tree import Tree
@@ -58,29 +58,30 @@ def draw_pair(rng: random.Random, part: str, number: int) -> tuple[Example, str]
     return example, response
 
 
-def tree_of(model: VisionLanguageModel, example: Example, response: str) -> Tree:
+def tree_of(model: VisionLanguageModel, example: Example, response: str, mode: Mode = "image") -> Tree:
     """The product's prompt, whatever the order."""
     branches = [model.encoder.branch(criterion.text) for criterion in example.criteria]
-    return model.tree(example, response, branches, "image", SYSTEM["image"])
+    return model.tree(example, response, branches, mode, SYSTEM[mode])
 
 
-def targets_of(encoder: PromptEncoder, example: Example, response: str, order: str) -> list[Target]:
+def targets_of(
+    encoder: PromptEncoder, example: Example, response: str, order: str, mode: Mode = "image"
+) -> list[Target]:
     truth = digits.truth_of(example)
     golds = [digits.gold(criterion, response, truth) for criterion in example.criteria]
-    return [_target(encoder, response, gold, order) for gold in golds]
+    return [_target(encoder, response, gold, order, mode) for gold in golds]
 
 
-def _target(encoder: PromptEncoder, response: str, gold: digits.Gold, order: str) -> Target:
-    label = label_of(split_sentences(response), gold.span)
+def _target(encoder: PromptEncoder, response: str, gold: digits.Gold, order: str, mode: Mode) -> Target:
+    label, met = label_of(split_sentences(response), gold.span), digits.verdict_of(gold, mode)
+    verdict = encoder.yes_id if met else encoder.no_id
     if order == "verdict":
-        label_last = [encoder.yes_id if gold.image else encoder.no_id, encoder.label_ids[label]]
-        return Target(label_last, float(gold.image), verdict_at=0)
+        return Target([verdict, encoder.label_ids[label]], float(met), verdict_at=0)
     if order == "quote":
         quote = encoder.text(" " + response[slice(*gold.span)]) if gold.span else []
-        verdict = encoder.target(label, None, gold.image)[-1]
-        return Target([*quote, encoder.reading_end_id, verdict], float(gold.image))
-    reading = (gold.reading or "") if order == "reading" else None
-    return Target(encoder.target(label, reading, gold.image), float(gold.image))
+        return Target([*quote, encoder.reading_end_id, verdict], float(met))
+    reading = (gold.reading or "") if (order, mode) == ("reading", "image") else None
+    return Target(encoder.target(label, reading, met), float(met))
 
 
 @torch.inference_mode()

@@ -5,6 +5,7 @@ In: a task and the settings. Out: its outcomes at each evaluation, on held-out r
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from collections import defaultdict
@@ -16,9 +17,10 @@ import torch
 from ..distill import digits, orders, pretrain, tiny
 from ..distill.fitting import Batch, fit
 from ..verifier.model import VisionLanguageModel
-from ..verifier.schema import Example
+from ..verifier.schema import Example, Mode
 from .study_order import METRICS, OrderSettings, Task
 
+MODES: tuple[Mode, ...] = ("image", "text")
 BATCH = 50  # responses that are judged together
 LOOKING_FIRST = 200  # steps whose probes only look up, and compare nothing yet
 
@@ -42,20 +44,19 @@ def carry_out(task: Task, settings: OrderSettings) -> dict[str, Any]:
 
 
 def steps(model: VisionLanguageModel, settings: OrderSettings, task: Task) -> Iterator[list[Batch]]:
-    """The batches of each step. Pictures, responses and all but the targets of the criteria hang on the seed alone."""
+    """The batches of each step. Pictures, responses and all but the targets of the criteria hang on the seed alone. Every
+    other response comes without its picture: that a sentence says what a criterion asks is learned there first."""
     rng = random.Random(f"order-{task.seed}")
     for step in range(settings.steps):
         pairs = [orders.draw_pair(rng, "train", step) for _ in range(settings.responses)]
-        yield [
-            batch
-            for batch in (
-                [pretrain.glance_task(model, rng) for _ in range(settings.glances)],
-                [pretrain.answer_task(model, rng) for _ in range(settings.answers)],
-                [pretrain.probe_task(model, rng, step >= LOOKING_FIRST) for _ in range(settings.probes)],
-                [(orders.tree_of(model, *pair), orders.targets_of(model.encoder, *pair, task.order)) for pair in pairs],
-            )
-            if batch
+        judged = [
+            (orders.tree_of(model, *pair, mode), orders.targets_of(model.encoder, *pair, task.order, mode))
+            for pair, mode in zip(pairs, itertools.cycle(MODES))
         ]
+        looked = [pretrain.glance_task(model, rng) for _ in range(settings.glances)]
+        answered = [pretrain.answer_task(model, rng) for _ in range(settings.answers)]
+        probed = [pretrain.probe_task(model, rng, step >= LOOKING_FIRST) for _ in range(settings.probes)]
+        yield [batch for batch in (looked, answered, probed, judged) if batch]
 
 
 def measure(model: VisionLanguageModel, held_out: Sequence[tuple[Example, str]], order: str) -> dict[str, float | None]:
