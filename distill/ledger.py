@@ -39,8 +39,8 @@ CREATE TABLE failures (
     cost REAL, created_at TEXT NOT NULL);
 CREATE TABLE images (path TEXT PRIMARY KEY, size INTEGER NOT NULL, changed_ns INTEGER NOT NULL, digest TEXT NOT NULL);
 """
-_READ = """SELECT verdict, p_yes, span_start, span_end, match, quote, reading, error, created_at
-FROM answers WHERE key = ?"""
+_READ = """SELECT key, verdict, p_yes, span_start, span_end, match, quote, reading, error, created_at
+FROM answers WHERE key IN """
 
 
 @dataclass(frozen=True)
@@ -142,15 +142,13 @@ class Ledger:
 
     def read(self, keys: Sequence[bytes]) -> list[Stored | None]:
         """What is known of each key: an answer, else the last failure, else None."""
+        some = f"({', '.join('?' * len(keys))})"  # together they are read twice as fast as one by one
         with self._clear():
-            return [self._stored(key) for key in keys]
-
-    def _stored(self, key: bytes) -> Stored | None:
-        row = self._db.execute(_READ, (key,)).fetchone()
-        if row is not None:
-            return Stored(Judgement(None if row[0] is None else bool(row[0]), *row[1:8]), row[8])
-        row = self._db.execute("SELECT error FROM failures WHERE key = ?", (key,)).fetchone()
-        return None if row is None else Stored(Judgement(None, error=row[0]), None)
+            known = {row[0]: Stored(_judgement(*row[1:9]), row[9]) for row in self._db.execute(_READ + some, keys)}
+            if len(known) < len(keys):
+                failed = self._db.execute(f"SELECT key, error FROM failures WHERE key IN {some}", keys)
+                known = {key: Stored(Judgement(None, error=error), None) for key, error in failed} | known
+        return [known.get(key) for key in keys]
 
     def spent(self, price_in: float = 0.0, price_out: float = 0.0) -> float:
         """Cost of everything in the ledger; rows written without prices count at these, in money per million tokens."""
@@ -209,6 +207,10 @@ class Ledger:
                 f"{self.path}: the ledger cannot be used ({error}); what is in it stays. If the disk is full, make room; "
                 "then the same command goes on"
             ) from error
+
+
+def _judgement(verdict: int | None, *rest: Any) -> Judgement:
+    return Judgement(None if verdict is None else bool(verdict), *rest)
 
 
 def _address(path: Path, write: bool) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..verifier.asking import image_url
 from ..verifier.chat import ChatClient
-from ..verifier.chat_errors import FATAL, RETRIED, ChatError
+from ..verifier.chat_errors import ChatError
 from ..verifier.errors import InputError
 from .rollout_backends import Job, Keep, Refusal, Response
 
@@ -70,7 +70,7 @@ class ServerBackend:
                 seed=job.seed,
             )
         except ChatError as error:
-            self._judge_server(error, example.example_id)
+            self._judge_server(client, error, example.example_id)
             return Refusal(error.kind, error.message)
         self._answering, self._failed = True, []
         _check_temperature(client.adapted, job.temperature)
@@ -78,14 +78,14 @@ class ServerBackend:
             return Refusal("no text", f"the server sent no text, finish_reason {answer.finish_reason!r}")
         return Response(answer.text, answer.finish_reason)
 
-    def _judge_server(self, error: ChatError, example_id: str) -> None:
+    def _judge_server(self, client: ChatClient, error: ChatError, example_id: str) -> None:
         """Raises InputError where the next requests would fail too."""
-        if error.kind in FATAL or (error.kind in RETRIED and not self._answering):
+        if client.given_up:
             raise InputError(f"{error.message}; nothing more is asked. Mend that; {GO_ON}")
         if error.kind == "context":
             return
         self._failed.append(example_id)
-        most = 2 * self.in_flight if self._answering else FAILED_AT_FIRST
+        most = 2 * self.in_flight if self._answering or error.kind == "server" else FAILED_AT_FIRST
         if len(self._failed) >= most and len(set(self._failed)) >= FAILED_AT_FIRST:
             told = f"{len(self._failed)} requests in a row failed, the last with {error.message}"
             raise InputError(f"{told}; nothing more is asked. Mend the server; {GO_ON}")

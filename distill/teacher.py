@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from ..verifier.asking import Answered, Outcome, image_url, not_asked
 from ..verifier.chat import ChatClient
-from ..verifier.chat_errors import FATAL, RETRIED, ChatError
+from ..verifier.chat_errors import FATAL, ChatError
 from ..verifier.errors import InputError
 from .ledger import Entry, Ledger
 from .questions import Questions
@@ -84,12 +84,13 @@ class Teacher:
         self._image_url = lru_cache(8)(image_url)
         self._pending: set[bytes] = set()
         self._stop: InputError | None = None
-        self._failed_in_row, self._answering, self._told = 0, False, 0
+        self._failed_in_row, self._failure, self._answering, self._told = 0, ChatError("", ""), False, 0
         self._bar = tqdm(disable=True)
 
     async def label(self, stream: Iterable[Questions], total: int | None = None, unit: str = "verdict") -> None:
         """Asks everything that the ledger does not know. Raises InputError, with all answers that came in the ledger,
-        when the server refuses the key or the model, keeps failing, or the ledger cannot be written."""
+        when the server refuses the key or the model, answers nothing or fails call after call, or the ledger cannot be
+        written. One question that the server always fails on is missing, the first one too."""
         calls = self._calls(stream)
         with tqdm(total=total, desc=self.client.model, unit=unit, smoothing=0.05) as self._bar:
             await self._work(calls, alone=True)
@@ -100,6 +101,8 @@ class Teacher:
                 for worker in workers:
                     worker.cancel()
                 ends = await asyncio.gather(*workers, return_exceptions=True)
+        if self._failed_in_row and not (self._answering or self.known):
+            self._give_up()
         stop = next((end for end in ends if isinstance(end, Exception)), self._stop)
         if stop is not None:
             raise stop
@@ -132,7 +135,7 @@ class Teacher:
         return Call(sheet, places, bound, 2 * worst)
 
     async def _work(self, calls: Iterator[Call | None], alone: bool = False) -> None:
-        """Takes calls until there are no more; `alone`, until the first is answered."""
+        """Takes calls until there are no more; `alone`, until the first is answered or the server failed on it."""
         for call in calls:
             if call is None:
                 await asyncio.sleep(0)
@@ -150,7 +153,7 @@ class Teacher:
                     self._store(call, outcome, cost)
             finally:
                 await self.budget.settle(call.worst, cost)
-            if alone and self._answering:
+            if alone and (self._answering or self._failure.kind == "server"):
                 return
 
     async def _outcome(self, call: Call) -> Outcome:
@@ -194,12 +197,19 @@ class Teacher:
             self._answering, self._failed_in_row = True, 0
         if failure is None or failure.kind in ("context", "image"):
             return
-        self._failed_in_row += 1
-        if failure.kind in FATAL or (failure.kind in RETRIED and not self._answering):
-            self._stop = self._stop or InputError(f"{failure.message}; nothing more is asked. Mend that, then {GO_ON}")
-        elif self._failed_in_row >= (2 * self.client.max_in_flight if self._answering else REFUSED_AT_FIRST):
-            told = f"{self._failed_in_row} calls in a row failed, the last with {failure.message}"
-            self._stop = self._stop or InputError(f"{told}; nothing more is asked. Mend the server, then {GO_ON}")
+        self._failed_in_row, self._failure = self._failed_in_row + 1, failure
+        too_many = 2 * self.client.max_in_flight if self._answering else REFUSED_AT_FIRST
+        if self.client.given_up or (self._failed_in_row >= too_many and (self._answering or failure.kind == "refused")):
+            self._give_up()
+
+    def _give_up(self) -> None:
+        failure, count = self._failure, self._failed_in_row
+        if failure.kind in FATAL:
+            told, what = failure.message, "that"
+        else:
+            told = f"{count} calls in a row failed, the last with" if count > 1 else "the first call failed:"
+            told, what = f"{told} {failure.message}", "the server"
+        self._stop = self._stop or InputError(f"{told}; nothing more is asked. Mend {what}, then {GO_ON}")
 
     def _cost(self, call: Call, outcome: Outcome) -> float:
         """What the call cost; a lost one as much as it can."""

@@ -269,6 +269,21 @@ def test_nobody_there():
     assert client.errors == {"connection": 3}  # one question's tries
 
 
+def test_a_proxy_that_the_environment_names(monkeypatch):
+    with Server(in_turn(OK)) as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url.removesuffix("/v1"))
+        (answer,), _ = ask("http://far.invalid/v1")
+        monkeypatch.setenv("no_proxy", "far.invalid")
+        (error,), _ = ask("http://far.invalid/v1", tries=1)
+    assert answer.text == "hi" and error.kind == "connection" and len(proxy.calls) == 1
+
+
+def test_a_body_of_many_images():
+    with Server(in_turn(OK)) as server:
+        (answer,), _ = ask(server, params={"image": "x" * 5_000_000})
+    assert answer.text == "hi" and len(server.calls[0].body["image"]) == 5_000_000
+
+
 @pytest.mark.parametrize("url", ["localhost:8000", "", "ftp://x/v1", "http://", "http://[x/v1", "file:///etc/passwd"])
 def test_no_address(url):
     with pytest.raises(InputError, match="no address of a server"):

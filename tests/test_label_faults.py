@@ -135,13 +135,32 @@ def test_a_key_revoked_later_keeps_what_is_in_flight(tmp_path):
         assert [row.error for row in rows if row.verdict is None][-1] == "unasked: the ledger has no answer"
 
 
-def test_a_server_that_is_down_ends_the_run_and_the_next_goes_on(tmp_path):
+@pytest.mark.parametrize(
+    ("responses", "told"), [(1, "the first call failed: HTTP 500"), (40, "8 calls in a row failed")]
+)
+def test_a_server_that_is_down_ends_the_run_and_the_next_goes_on(responses, told, tmp_path):
+    texts = [f"The first is 3. {n}" for n in range(responses)]
     with Server(lambda call: status(500, "down")) as server:
-        rows, _, stopped = ask(server, tmp_path, CRITERIA)
-        assert "HTTP 500" in str(stopped) and len(server.calls) == 3 and rows[0].error.startswith("server: HTTP 500")
+        rows, _, stopped = ask(server, tmp_path, responses=texts)
+        assert str(stopped).startswith(told) and "HTTP 500: 'down'" in str(stopped)
+        assert str(stopped).endswith("Mend the server, then the same command goes on")
+        assert len(server.calls) <= 3 * 12 and rows[0].error.startswith("server: HTTP 500")  # 8, and those in flight
         server.behave = judge
-        rows, _, stopped = ask(server, tmp_path, CRITERIA)
-    assert stopped is None and [row.verdict for row in rows] == [True, False, True, False]
+        rows, _, stopped = ask(server, tmp_path, responses=texts)
+    assert stopped is None and all(row.verdict for row in rows)
+
+
+def test_a_first_question_that_the_server_always_fails_on_holds_up_no_other(tmp_path):
+    def behave(call):
+        return status(500, "out of memory") if call.question["criterion"] == TEXTS[0] else judge(call)
+
+    with Server(behave) as server:
+        for calls in (3 + 3, 3):  # the second time there is nothing else to ask
+            rows, teacher, stopped = ask(server, tmp_path, CRITERIA)
+            assert stopped is None and teacher.missing == {"server": 1} and len(server.calls) == calls
+            assert rows[0].error == "server: HTTP 500: 'out of memory'"
+            assert [row.verdict for row in rows[1:]] == [False, True, False]
+            server.calls.clear()
 
 
 def test_a_server_that_dies_on_the_way_ends_the_run(tmp_path):

@@ -17,6 +17,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from .align import align
@@ -101,6 +102,7 @@ def _closed(properties: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
+@cache
 def prompt_hash(mode: Mode, several: bool) -> str:
     """Identifies what the judge is asked: two verdicts under one hash answer the same question in the same words."""
     form = [system_text(mode, several), shared_part("", ""), criteria_part([""], several), _SPECIAL.pattern]

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from typing import IO, Any
 
@@ -150,11 +151,11 @@ def _write_parquet(handle: IO[bytes], batches: Iterator[list[Verdict]]) -> int:
 
     kinds = {"key": pa.string(), "str": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
     types = {name: kinds[base_kind(kind)] for name, kind in VERDICTS.items()}
-    schema, count = pa.schema({"schema_version": pa.int64(), **types}), 0
+    schema, count, values_of = pa.schema({"schema_version": pa.int64(), **types}), 0, attrgetter(*VERDICTS)
     with pq.ParquetWriter(handle, schema) as writer:
         for batch in batches:
-            columns = {name: [getattr(verdict, name) for verdict in batch] for name in VERDICTS}
-            columns["schema_version"] = [SCHEMA_VERSION] * len(batch)
+            columns: dict[str, Sequence[Any]] = {"schema_version": [SCHEMA_VERSION] * len(batch)}
+            columns |= zip(VERDICTS, zip(*map(values_of, batch), strict=True), strict=True)
             writer.write_table(pa.table(columns, schema=schema))
             count += len(batch)
     return count
