@@ -27,7 +27,7 @@ def sentences(curve: dict[str, Any]) -> list[str]:
         if gain["method"] == "fit":
             out.append(f"From {now:,} verdicts to {2 * now:,}, {name} is expected to change by {size}.")
             continue
-        less = " If it levels off, the next one brings less." if gain["gain"] > 0 else ""
+        less = " If it levels off, the next one brings less." if round(gain["gain"], 4) > 0 else ""
         why = f"no curve is fitted: {gain['why']}"
         out.append(f"The last doubling, to {now:,} verdicts, changed {name} by {size}; {why}.{less}")
     return out
@@ -41,13 +41,14 @@ def notes(curve: dict[str, Any]) -> list[str]:
         if (fit := curve["next_doubling"][name]["fit"])
     ]
     law = "The line is a - b (n / N)^-c, least squares, N the verdicts of the last point. " + " ".join(fitted)
-    stopped = "each was stopped, and its best adapter kept, by validation kappa"
+    stopped = f"each kept its best adapter by validation kappa (patience {curve['patience']})"
     unstopped = "there was no early stopping (patience 0), so the last adapter of each is the one measured"
+    chosen = "early stopping and temperature were" if curve["patience"] else "the temperature was"
     return [
         f"Each smaller set is part of the next, drawn by example. Every point had at most {curve['steps']:,} steps of "
         f"the same size, so that only the labels differ; {stopped if curve['patience'] else unstopped}.",
-        f"Brackets: 95%, bootstrapped over the {curve['examples']:,} held-out examples, on which early stopping and "
-        "temperature were chosen too. A gain that is fitted also counts how the points scatter round the curve; the "
+        f"Brackets: 95%, bootstrapped over the {curve['examples']:,} held-out examples, on which {chosen} "
+        "chosen too. A gain that is fitted also counts how the points scatter round the curve; the "
         "last doubling's does not, and each point is one training with one seed.",
         *([law] if fitted else []),
     ]

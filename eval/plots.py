@@ -156,7 +156,7 @@ def over_verdicts(
 
     def draw(axes: Axes) -> None:
         for n, (name, points) in enumerate(lines.items()):
-            x, y = [point[0] for point in points], [point[1] for point in points]
+            x, y = [point[0] * 2 ** (0.08 * n) for point in points], [point[1] for point in points]  # bars side by side
             ends = [interval or (value, value) for _, value, interval in points]
             low = [max(0.0, value - end[0]) for value, end in zip(y, ends, strict=True)]
             high = [max(0.0, end[1] - value) for value, end in zip(y, ends, strict=True)]
