@@ -16,7 +16,7 @@ from .teacher_flags import OUT_OF_BUDGET, add_flags, client_of, cost_lines, run_
 
 if TYPE_CHECKING:
     from ..distill.ledger import Ledger
-    from ..distill.lint_model import Doubt
+    from ..distill.lint.model import Doubt
     from ..distill.teacher import Teacher
 
 MAX_TOKENS = 256
@@ -46,7 +46,7 @@ class Asker:
 
     def __call__(self, doubts: Sequence[Doubt]) -> list[bool | None]:
         from ..distill.ledger import Ledger
-        from ..distill.lint_model import MODE, answers
+        from ..distill.lint.model import MODE, answers
         from ..distill.teacher import Teacher
 
         with Ledger(self.path) as ledger:
@@ -59,7 +59,7 @@ class Asker:
     def dry_run(self, doubts: Sequence[Doubt]) -> list[str]:
         from ..distill.estimate import answer_tokens, load_counter
         from ..distill.ledger import Ledger
-        from ..distill.lint_model import MODE, doubt_sheets, messages
+        from ..distill.lint.model import MODE, doubt_sheets, messages
 
         ledger = Ledger(self.path, write=False) if self.path.is_file() else None
         counter, how = load_counter(self.model, self.args.processor)
@@ -73,7 +73,7 @@ class Asker:
 
 
 async def _ask(teacher: Teacher, doubts: Sequence[Doubt]) -> None:
-    from ..distill.lint_model import doubt_sheets
+    from ..distill.lint.model import doubt_sheets
 
     async with teacher.client as client:
         await teacher.label(doubt_sheets(doubts, client.model), len(doubts), unit="doubt")

@@ -29,7 +29,7 @@ from ..verifier.model import load_model
 from ..verifier.rundir import write_atomic
 from ..verifier.schema import Example, Rollout, Verdict
 from ..verifier.tables import load_image, pair_up, read_examples, read_verdicts
-from .audit_criteria import audit_all
+from .commands.audit_criteria import audit_all
 from .credit_groups import fidelity_by_arm, groups_of
 
 FIGURES = ("agreement", "kappa")

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from claimwise.distill.lint import KINDS, lint
+from claimwise.distill.lint.report import KINDS, lint
 from claimwise.verifier.tables import read_examples
 
 DATA = Path(__file__).parent / "data/rubric_faults.jsonl"

@@ -7,9 +7,9 @@ import json
 import pytest
 from claimwise.distill.config import DistillConfig
 from claimwise.distill.train import TreeCollator, balance
-from claimwise.scripts.bench_distill import CRITERIA, FULL, QUICK, labelled, one_by_one
+from claimwise.scripts.benches.distill import CRITERIA, FULL, QUICK, labelled, one_by_one
+from claimwise.scripts.benches.workload import Workload
 from claimwise.scripts.cli import main
-from claimwise.scripts.judge_workload import Workload
 
 
 def test_the_figures(capsys):

@@ -7,12 +7,12 @@ import json
 
 import pytest
 from claimwise.distill.attacks import KINDS
-from claimwise.scripts import judge_vllm
-from claimwise.scripts.bench_judge import SHIPPED
+from claimwise.scripts.benches import vllm_orders as judge_vllm
+from claimwise.scripts.benches.judge import SHIPPED
+from claimwise.scripts.benches.speed import FULL, QUICK, Timer, judged, median_ratio, whole_trees
+from claimwise.scripts.benches.vllm_orders import WAYS
+from claimwise.scripts.benches.workload import SENTENCE, Shape, Workload
 from claimwise.scripts.cli import main
-from claimwise.scripts.judge_speed import FULL, QUICK, Timer, judged, median_ratio, whole_trees
-from claimwise.scripts.judge_vllm import WAYS
-from claimwise.scripts.judge_workload import SENTENCE, Shape, Workload
 from claimwise.verifier.adapter import read_card
 from claimwise.verifier.processor import load_processor
 from conftest import ASSETS

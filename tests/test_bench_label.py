@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from claimwise.scripts.bench_label import answers, first_sheets, request_bodies
+from claimwise.scripts.benches.label import answers, first_sheets, request_bodies
 from claimwise.scripts.cli import main
 from claimwise.verifier.tables import read_verdicts
 

@@ -7,7 +7,8 @@ import math
 import time
 
 import pytest
-from claimwise.scripts import bench_trainer, cli
+from claimwise.scripts import cli
+from claimwise.scripts.benches import trainer as bench_trainer
 
 
 def busy(seconds):

@@ -11,8 +11,8 @@ import pytest
 from claimwise.distill.digits import POSITIONS, truth_of
 from claimwise.distill.oracle import OracleJudge
 from claimwise.eval.criteria_audit import NO_CLAIM, NOT_ABOUT_IMAGE, NOT_FOUND, audit, claim_of, score, summarise
-from claimwise.scripts import audit_criteria
 from claimwise.scripts.cli import main
+from claimwise.scripts.commands import audit_criteria
 from claimwise.scripts.quickstart_data import make_examples
 from claimwise.verifier.errors import InputError
 from claimwise.verifier.schema import Criterion, Example, Rollout, Verdict

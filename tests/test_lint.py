@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 from claimwise.distill.digits import make_example
-from claimwise.distill.lint import KINDS, lint
-from claimwise.distill.lint_fix import mend
+from claimwise.distill.lint.fix import mend
+from claimwise.distill.lint.report import KINDS, lint
 from claimwise.scripts.cli import main
 from claimwise.verifier.schema import Criterion, Example
 from claimwise.verifier.tables import read_examples, write_examples

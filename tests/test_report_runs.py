@@ -8,8 +8,8 @@ import pytest
 from claimwise.distill.validation import figures
 from claimwise.eval.report import write_report
 from claimwise.scripts.cli import main
-from claimwise.scripts.study_report import write_study
-from claimwise.scripts.study_settings import StudySettings
+from claimwise.scripts.studies.report import write_study
+from claimwise.scripts.studies.settings import StudySettings
 from claimwise.verifier.tables import write_verdicts
 from reporting import Page, gold, judged, make_run
 

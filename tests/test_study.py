@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from claimwise.scripts import cli, study_plan, study_runs
+from claimwise.scripts import cli
+from claimwise.scripts.studies import plan as study_plan
+from claimwise.scripts.studies import runs as study_runs
 
 RECIPE = """
 compare: arm

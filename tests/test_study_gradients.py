@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 from claimwise.distill.sampling import Sampler
-from claimwise.scripts import gradient_figures as figures
-from claimwise.scripts import study_gradients
-from claimwise.scripts.gradient_sample import Family, batch_of, credit_of, judged_group
+from claimwise.scripts.studies import gradient_figures as figures
+from claimwise.scripts.studies import gradients as study_gradients
+from claimwise.scripts.studies.gradient_sample import Family, batch_of, credit_of, judged_group
 from claimwise.trainer.credit import ARMS
 from claimwise.verifier.errors import InputError
 from claimwise.verifier.model import load_model

@@ -6,9 +6,10 @@ import json
 
 import pytest
 from claimwise.distill import tiny
-from claimwise.scripts import cli, order_runs
+from claimwise.scripts import cli
 from claimwise.scripts.quickstart_data import recipe
-from claimwise.scripts.study_order import OrderSettings, Task, read_settings
+from claimwise.scripts.studies import order_runs
+from claimwise.scripts.studies.order import OrderSettings, Task, read_settings
 from claimwise.verifier.model import VisionLanguageModel
 
 RECIPE = """

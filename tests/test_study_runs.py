@@ -13,11 +13,12 @@ from claimwise.distill.digits import asked_line, gold, make_example, respond, tr
 from claimwise.distill.grids import THREE
 from claimwise.distill.pretrain import Stage
 from claimwise.distill.sampling import Sampler
-from claimwise.scripts import cli, study_worlds
+from claimwise.scripts import cli
 from claimwise.scripts.quickstart_data import recipe
-from claimwise.scripts.study_metrics import measure
-from claimwise.scripts.study_runs import Meter, pictures, systematic
-from claimwise.scripts.study_settings import Cell, StudySettings, numbers, quick, read_settings
+from claimwise.scripts.studies import worlds as study_worlds
+from claimwise.scripts.studies.metrics import measure
+from claimwise.scripts.studies.runs import Meter, pictures, systematic
+from claimwise.scripts.studies.settings import Cell, StudySettings, numbers, quick, read_settings
 from claimwise.trainer import RubricGRPOConfig
 from claimwise.verifier.errors import InputError
 from claimwise.verifier.model import load_model

@@ -8,8 +8,8 @@ import dataclasses
 import httpx2
 import pytest
 import torch
+from claimwise.scripts.benches.vllm_orders import ways_of
 from claimwise.scripts.cli import main
-from claimwise.scripts.judge_vllm import ways_of
 from claimwise.verifier import InputError, Rollout, load_judge
 from claimwise.verifier.quoting import messages
 from claimwise.verifier.server_judge import root_of

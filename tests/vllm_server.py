@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from claimwise.scripts.judge_vllm import vllm_python
+from claimwise.scripts.benches.vllm_orders import vllm_python
 from safetensors.torch import load_file, save_file
 
 ROOT = Path(__file__).parent.parent

@@ -5,9 +5,12 @@ from __future__ import annotations
 from ..parser import dispatch
 
 SUBCOMMANDS = {  # name: module of `scripts`, what it does
-    "criteria": ("audit_criteria", "ask a judge that sees the image whether each criterion is true of it at all"),
-    "sample": ("audit_sample", "a page on which people judge a sample of responses, blind to the judges"),
-    "merge": ("audit_merge", "what people answered there, as verdict tables, beside the judges'"),
+    "criteria": (
+        "commands.audit_criteria",
+        "ask a judge that sees the image whether each criterion is true of it",
+    ),
+    "sample": ("commands.audit_sample", "a page on which people judge a sample of responses, blind to the judges"),
+    "merge": ("commands.audit_merge", "what people answered there, as verdict tables, beside the judges'"),
 }
 HELP = """usage: claimwise audit NAME ...
 

@@ -1,6 +1,6 @@
 """claimwise bench NAME: figures measured here and now, for a person or as one JSON object on the last line.
 
-A bench is a module of `scripts` with `DESCRIPTION`, `EXAMPLE`, `add_flags(parser)` and `measure(args) -> dict` of figures
+A bench is a module of `benches` with `DESCRIPTION`, `EXAMPLE`, `add_flags(parser)` and `measure(args) -> dict` of figures
 by name; it prints nothing on standard output. To add one, name it in BENCHES.
 """
 
@@ -11,13 +11,7 @@ import json
 
 from ..parser import CommandParser
 
-BENCHES = {  # NAME -> module of `scripts`
-    "distill": "bench_distill",
-    "eval": "bench_eval",
-    "judge": "bench_judge",
-    "label": "bench_label",
-    "trainer": "bench_trainer",
-}
+BENCHES = ("distill", "eval", "judge", "label", "trainer")  # modules of `benches`
 EXAMPLE = """example:
   claimwise bench label --json
 
@@ -28,7 +22,7 @@ def main(argv: list[str]) -> int:
     name = next((word for word in argv if word in BENCHES), None)
     if name is None:
         return _overview(argv)
-    bench = importlib.import_module(f"...{BENCHES[name]}", __name__)
+    bench = importlib.import_module(f"...benches.{name}", __name__)
     parser = CommandParser(f"bench {name}", bench.DESCRIPTION, bench.EXAMPLE)
     bench.add_flags(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object on the last line")
@@ -43,7 +37,7 @@ def main(argv: list[str]) -> int:
 def _overview(argv: list[str]) -> int:
     """Help, or the error that no bench was named."""
     parser = CommandParser("bench", "Measure a part of claimwise on this machine.", EXAMPLE)
-    parser.add_argument("name", choices=list(BENCHES), help="what to measure")
+    parser.add_argument("name", choices=BENCHES, help="what to measure")
     parser.add_argument("--json", action="store_true", help="one JSON object on the last line")
     parser.parse_args(argv)
     return 2  # not reached: without a name the parser refuses or shows the help

@@ -5,8 +5,8 @@ from __future__ import annotations
 from ..parser import dispatch
 
 SUBCOMMANDS = {  # name: module of `scripts`, what it does
-    "band": ("cascade_choose", "which P(yes) go to the teacher, for a wanted agreement, and what that costs"),
-    "judge": ("cascade_run", "verdicts on rollouts by verifier and teacher, within a budget"),
+    "band": ("commands.cascade_choose", "which P(yes) go to the teacher, for a wanted agreement, and what that costs"),
+    "judge": ("commands.cascade_run", "verdicts on rollouts by verifier and teacher, within a budget"),
 }
 HELP = """usage: claimwise cascade NAME ...
 

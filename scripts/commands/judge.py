@@ -110,7 +110,7 @@ def judge_pairs(args: argparse.Namespace, pairs: list[tuple[Example, Rollout]]) 
     """The verdicts, which are written to the table as well."""
     if args.cascade is not None:
         return _by_cascade(args, pairs)
-    from ..cascade_run import Watched
+    from .cascade_run import Watched
 
     judge = open_judge(args)
     verdicts = Watched(judge).judge(pairs)
@@ -121,7 +121,7 @@ def judge_pairs(args: argparse.Namespace, pairs: list[tuple[Example, Rollout]]) 
 
 def _by_cascade(args: argparse.Namespace, pairs: list[tuple[Example, Rollout]]) -> list:
     from ...verifier.cascade import band_for
-    from ..cascade_run import as_text, make_parser, open_cascade
+    from .cascade_run import as_text, make_parser, open_cascade
 
     band = band_for(args.cascade, args.adapter)
     client = {name: make_parser().get_default(name) for name in CLIENT}

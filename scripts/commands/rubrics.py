@@ -20,7 +20,7 @@ from ..parser import CommandParser
 from .rubrics_write import write
 
 if TYPE_CHECKING:
-    from ...distill.lint import Note, Report
+    from ...distill.lint.report import Note, Report
 
 EXAMPLE = """example:
   claimwise rubrics lint data/vr50k/examples.parquet
@@ -80,7 +80,7 @@ def lint(argv: list[str]) -> int:
     asker = asker_of(args)
     from tqdm import tqdm
 
-    from ...distill.lint import lint as run
+    from ...distill.lint.report import lint as run
     from ...verifier.tables import read_examples
 
     examples = tqdm(read_examples(args.examples, check_images=False), "lint", unit=" examples", disable=None)
@@ -112,7 +112,7 @@ def _check_out(table: Path, out: Path) -> None:
 
 
 def _fix(report: Report, table: Path, out: Path) -> dict[str, Any]:
-    from ...distill.lint_fix import extra_columns, mend
+    from ...distill.lint.fix import extra_columns, mend
     from ...verifier.rundir import write_atomic
     from ...verifier.tables import write_examples
 

@@ -85,7 +85,7 @@ async def ask(teacher: Teacher, examples: list[Example]) -> None:
 
 def finish(args: Namespace, examples: list[Example], ledger: Ledger, identity: dict[str, str]) -> int:
     """Writes the table and says what is in it, what is not, and what the lint finds."""
-    from ...distill.lint import lint
+    from ...distill.lint.report import lint
     from ...distill.rubric_writer import write_table, written
 
     done, rejected = written(examples, args.model, ledger)

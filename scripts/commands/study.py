@@ -5,10 +5,10 @@ from __future__ import annotations
 from ..parser import dispatch
 
 STUDIES = {  # name: module of `scripts`, what it asks
-    "arms": ("study_arms", "what the arms of the credit differ in, and whether the spans matter"),
-    "judges": ("study_judges", "what a judge that does not see the image does to the policy"),
-    "order": ("study_order", "what the order does in which a verifier writes label, reading and verdict"),
-    "gradients": ("study_gradients", "what the arms do to the gradient: its mean and its noise"),
+    "arms": ("studies.arms", "what the arms of the credit differ in, and whether the spans matter"),
+    "judges": ("studies.judges", "what a judge that does not see the image does to the policy"),
+    "order": ("studies.order", "what the order does in which a verifier writes label, reading and verdict"),
+    "gradients": ("studies.gradients", "what the arms do to the gradient: its mean and its noise"),
 }
 HELP = """usage: claimwise study NAME --out DIR ...
 

@@ -1,0 +1,207 @@
+"""`claimwise audit criteria`: is each criterion true of its image at all?
+
+In: examples with their rubrics, and a judge that sees the image. Out: a summary with the most suspicious criteria, each
+beside what the judge read in the image; with --out all of them, ranked, as JSONL (see `eval.criteria_audit`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...verifier.errors import InputError
+from ...verifier.schema import Example
+from ...verifier.tables import read_examples
+from ..parser import CommandParser
+from ..teacher_flags import OUT_OF_BUDGET
+
+if TYPE_CHECKING:
+    from ...eval.criteria_audit import Ask, Finding
+
+AT_ONCE = 64  # examples between two writes of what is done
+EPILOG = """example:
+  claimwise audit criteria --adapter runs/quickstart/verifier-image \\
+      --examples runs/quickstart/heldout/examples.parquet --out suspects.jsonl --gold oracle
+
+  claimwise audit criteria --teacher http://localhost:8000/v1 --model Qwen3-VL-235B-A22B-Instruct \\
+      --ledger teacher.sqlite --examples examples.parquet --out suspects.jsonl
+
+Each example's reference is judged by its criteria. One that the reference does not meet is asked again of the reference
+with the criterion's own claim in place of the sentence that the judge pointed at: a "no" that points at it can only come
+from the image, and makes the criterion suspicious. --gold oracle: in the digits world some criteria are wrong on purpose;
+how many of them are found, and how many of those found are wrong. Stopped with --out, the same command goes on;
+what a teacher behind a server says is in its ledger at once and never asked again. The exit status is 3 where the budget
+ended first: what it did not reach is not decided."""
+
+
+def make_parser() -> CommandParser:
+    parser = CommandParser("audit criteria", "Ask a judge whether each criterion is true of its image at all.", EPILOG)
+    who = parser.add_mutually_exclusive_group(required=True)
+    who.add_argument("--adapter", metavar="DIR", help="a verifier that sees the image")
+    who.add_argument("--teacher", metavar="oracle|URL", help="oracle: the digits world's human labels; or a server")
+    parser.add_argument("--base", help="the base model, where not the one that the adapter names")
+    parser.add_argument("--examples", type=Path, required=True, metavar="E", help="the examples whose rubrics to audit")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="write every criterion, ranked, one JSON object a line"
+    )
+    parser.add_argument("--gold", choices=["oracle"], help="precision and recall against the digits world's truth")
+    parser.add_argument("--top", type=int, default=20, metavar="N", help="suspicious criteria to show (default 20)")
+    parser.add_argument("--max-packed-tokens", type=int, default=16384, help="bound of one pass (default: 16384)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add = parser.add_argument_group("a teacher behind a server").add_argument
+    add("--model", help="the model's name on the server; its key is read from OPENAI_API_KEY")
+    add("--ledger", metavar="FILE", help="SQLite file that keeps every answer; that of claimwise label will do")
+    add("--max-in-flight", type=int, default=32, metavar="N", help="calls at a time, at most (default: 32)")
+    add("--timeout", type=float, default=120.0, metavar="S", help="seconds that a call may take (default: 120)")
+    add("--max-tokens", type=int, default=512, metavar="N", help="length of an answer (default: 512)")
+    add("--price-in", type=float, metavar="P", help="price of a million prompt tokens")
+    add("--price-out", type=float, metavar="P", help="price of a million completion tokens")
+    add("--budget", type=float, metavar="B", help="ask no more before all that the ledger holds costs more than this")
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = make_parser().parse_args(argv)
+    _check(args)
+    examples = read_examples(args.examples)
+    without = [e.example_id for e in examples if not e.images]
+    if without:
+        raise InputError(
+            f"{args.examples}: example {without[0]!r} has no image ({len(without)} in all); drop them first"
+        )
+    from ...eval.criteria_audit import audit, score, summarise
+    from ...verifier.rundir import write_atomic
+
+    part = args.out and args.out.with_name(args.out.name + ".unfinished")
+    with _open(args) as (judge, who):
+        settings = {
+            "command": "audit criteria",
+            **who,
+            "examples": str(args.examples.resolve()),
+            "count": len(examples),
+        }
+        findings = audit_all(examples, judge.judge, part, settings)
+        last = getattr(judge, "last", None)
+    result = summarise(findings)
+    if args.gold:
+        result["gold"] = score(findings, audit(examples, oracle()))
+    rows = [{"rank": rank, **asdict(finding)} for rank, finding in enumerate(findings, start=1)]
+    if args.out is not None:
+        write_atomic(args.out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+        part.unlink()
+    result["top"] = [row for row in rows if row["suspicious"]][: args.top]
+    print(json.dumps(result, allow_nan=False) if args.json else as_text(result, args.out))
+    return OUT_OF_BUDGET if last is not None and last.out_of_budget else 0
+
+
+def _check(args) -> None:
+    if args.top < 0:
+        raise InputError(f"--top is {args.top}; it cannot be negative")
+    behind_server = args.teacher not in (None, "oracle")
+    for name in ("model", "ledger", "price_in", "price_out", "budget"):
+        flag, given = name.replace("_", "-"), getattr(args, name) is not None
+        if given and not behind_server:
+            raise InputError(f"--{flag} is for a teacher behind a server; give its address with --teacher")
+        if behind_server and not given and name in ("model", "ledger"):
+            raise InputError(f"--{flag} is missing; a teacher behind a server needs it")
+
+
+@contextmanager
+def _open(args) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """The judge, and what tells it from another."""
+    if args.teacher is None:
+        yield _verifier(args)
+        return
+    from .cascade_run import open_teacher
+
+    with open_teacher(args, "image") as teacher:
+        yield teacher, {"teacher": args.teacher, "model": args.model}
+
+
+def oracle() -> Ask:
+    from ...distill.oracle import OracleJudge
+
+    return OracleJudge("image").judge
+
+
+def _verifier(args) -> tuple[Any, dict[str, Any]]:
+    from ...verifier.adapter import read_card
+
+    card = read_card(args.adapter)
+    if card.mode != "image":  # before torch is loaded
+        raise InputError(f"{args.adapter} is a verifier for text mode, which does not see the image; give another")
+    from ...verifier.judge import load_judge
+    from ...verifier.progress import only_our_bars
+
+    only_our_bars()
+    judge = load_judge(args.adapter, "image", args.base, args.max_packed_tokens)
+    return judge, {"adapter": str(Path(args.adapter).resolve()), "base_hash": card.base_hash}
+
+
+def audit_all(
+    examples: Sequence[Example], ask: Ask, part: Path | None = None, settings: dict[str, Any] | None = None
+) -> list[Finding]:
+    """Findings on all examples, with a progress bar. `part` keeps those of the examples that are done, under a first
+    line of settings; a part of the same settings is gone on with."""
+    from tqdm import tqdm
+
+    from ...eval.criteria_audit import audit, ranked
+
+    findings = _read_part(part, settings) if part is not None and part.is_file() else []
+    done = {finding.example_id for finding in findings}
+    left = [example for example in examples if example.example_id not in done]
+    if part is not None and not findings:
+        part.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(json.dumps(settings) + "\n", encoding="utf-8")
+    with tqdm(total=len(examples), initial=len(done), desc="auditing", unit="example") as bar:
+        for first in range(0, len(left), AT_ONCE):
+            fresh = audit(left[first : first + AT_ONCE], ask)
+            findings += fresh
+            if part is not None:
+                with part.open("a", encoding="utf-8") as file:
+                    file.write("".join(json.dumps(asdict(finding)) + "\n" for finding in fresh) + "\n")
+            bar.update(len(left[first : first + AT_ONCE]))
+    return ranked(findings)
+
+
+def _read_part(part: Path, settings: dict[str, Any] | None) -> list[Finding]:
+    """The findings of whole batches, each of which ends in an empty line; one that was cut off is left out."""
+    from ...eval.criteria_audit import Finding
+
+    head, _, body = part.read_text(encoding="utf-8").partition("\n")
+    if head != json.dumps(settings):
+        raise InputError(f"{part} is left from an audit with other settings; remove it, or give another --out")
+    whole = body.rpartition("\n\n")[0]
+    part.write_text(f"{head}\n{whole}\n\n" if whole else f"{head}\n", encoding="utf-8")
+    return [Finding(**json.loads(line)) for line in whole.splitlines() if line]
+
+
+def as_text(result: dict[str, Any], out: Path | None) -> str:
+    lines = [f"{result['suspicious']} of {result['decided']} criteria about the image are suspicious"]
+    lines += [
+        f"  {group}: {n['suspicious']} of {n['decided']}" for group, n in result["by_dimension"].items() if n["decided"]
+    ]
+    lines += [f"{count} not decided: {reason}" for reason, count in result["undecided"].items()]
+    if gold := result.get("gold"):
+        found = f"{gold['found']} of {gold['wrong']} wrong criteria found, {gold['flagged']} flagged"
+        lines.append(f"against the human labels: {found}")
+        lines.append(f"  recall {_share(gold, 'recall')}, precision {_share(gold, 'precision')}")
+    if result["top"]:
+        lines.append("\nP(no)  the image shows  criterion")
+    for row in result["top"]:
+        where = f"({row['example_id']} {row['criterion_id']})"
+        lines.append(f"{row['suspicion']:.3f}  {row['reading'] or '-':<15}  {row['text']}  {where}")
+    if out is not None:
+        lines.append(f"\n{out}: all {result['criteria']} criteria, the most suspicious first")
+    return "\n".join(lines)
+
+
+def _share(gold: dict[str, Any], name: str) -> str:
+    if gold[name] is None:
+        return f"undefined ({gold['undefined'][name]})"
+    low, high = gold[f"{name}_ci"]
+    return f"{gold[name]:.3f} [{low:.3f}, {high:.3f}]"

@@ -1,0 +1,1 @@
+"""What `claimwise study NAME` runs and tells: experiments in the digits world."""
