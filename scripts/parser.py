@@ -26,6 +26,18 @@ class CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}; {self.prog} --help shows an example")
 
+    def add_draws(self, of: str = "the bootstrap") -> None:
+        """--draws and --seed of intervals; `of` is what the seed is for."""
+        self.add_argument("--draws", type=_natural, default=1000, metavar="N", help="bootstrap draws (default: 1000)")
+        self.add_argument("--seed", type=_natural, default=0, metavar="S", help=f"seed of {of} (default: 0)")
+
+
+def _natural(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"it is {number}; it cannot be negative")
+    return number
+
 
 def shows_help(argv: Sequence[str], text: str) -> bool:
     """For the commands whose flags are settings, so many that their help is written by hand: prints it if asked to.

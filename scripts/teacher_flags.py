@@ -5,10 +5,12 @@ In: parsed flags, or a teacher that has done its work. Out: settings, a client, 
 
 from __future__ import annotations
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+from ..verifier.errors import InputError
 
 if TYPE_CHECKING:
     from ..distill.teacher import Teacher, TeacherSettings
@@ -32,6 +34,30 @@ def add_cost_flags(add: Callable[..., Any], max_tokens: str, dry_run: str) -> No
     add("--budget", type=float, metavar="B", help="stop before all that the ledger holds has cost more than this")
     add("--dry-run", action="store_true", help=dry_run)
     add("--processor", metavar="PATH", help="count the tokens of --dry-run with this model's processor")
+
+
+def add_judging_flags(parser: ArgumentParser) -> None:
+    """The flags of a teacher behind a server that judges where another judge does not, or in its place."""
+    add = parser.add_argument_group("a teacher behind a server").add_argument
+    add("--model", help="the model's name on the server; its key is read from OPENAI_API_KEY")
+    add("--ledger", metavar="FILE", help="SQLite file that keeps every answer; that of claimwise label will do")
+    add("--max-in-flight", type=int, default=32, metavar="N", help="calls at a time, at most (default: 32)")
+    add("--timeout", type=float, default=120.0, metavar="S", help="seconds that a call may take (default: 120)")
+    add("--max-tokens", type=int, default=512, metavar="N", help="length of an answer (default: 512)")
+    add("--price-in", type=float, metavar="P", help="price of a million prompt tokens")
+    add("--price-out", type=float, metavar="P", help="price of a million completion tokens")
+    add("--budget", type=float, metavar="B", help="ask no more before all that the ledger holds costs more than this")
+
+
+def check_judging_flags(args: Namespace) -> None:
+    """Raises InputError where a teacher behind a server lacks one of them, or another judge has one."""
+    behind_server = args.teacher not in (None, "oracle")
+    for name in ("model", "ledger", "price_in", "price_out", "budget"):
+        flag, given = name.replace("_", "-"), getattr(args, name) is not None
+        if given and not behind_server:
+            raise InputError(f"--{flag} is for a teacher behind a server; give its address with --teacher")
+        if behind_server and not given and name in ("model", "ledger"):
+            raise InputError(f"--{flag} is missing; a teacher behind a server needs it")
 
 
 def settings_of(args: Namespace, criteria_per_call: int, max_tokens: int) -> TeacherSettings:

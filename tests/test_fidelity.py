@@ -167,7 +167,7 @@ def test_command_bad_input(files, capsys):
     for more, named in [
         (["--policy", "other"], "no example has two judged responses of 'other'"),
         (["--tokenizer", str(files)], "tokenizer"),
-        (["--draws", "-1"], "--draws is -1"),
+        (["--draws", "-1"], "--draws: it is -1; it cannot be negative"),
     ]:
         code, out, err = run(capsys, files, *more)
         assert (code, out, err.count("\n")) == (2, "", 1) and named in err

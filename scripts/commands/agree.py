@@ -69,8 +69,7 @@ def make_parser() -> CommandParser:
         help="B's verdicts on the adversarial suite, as `judge --adversarial` writes them, with the attacks beside them",
     )
     parser.add_argument("--tokenizer", metavar="DIR", help="with --rollouts: distances of span ends in tokens as well")
-    parser.add_argument("--draws", type=int, default=1000, metavar="N", help="bootstrap draws (default 1000)")
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the bootstrap (default 0)")
+    parser.add_draws()
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
 

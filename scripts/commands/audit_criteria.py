@@ -17,7 +17,7 @@ from ...verifier.errors import InputError
 from ...verifier.schema import Example
 from ...verifier.tables import read_examples
 from ..parser import CommandParser
-from ..teacher_flags import OUT_OF_BUDGET
+from ..teacher_flags import OUT_OF_BUDGET, add_judging_flags, check_judging_flags
 
 if TYPE_CHECKING:
     from ...eval.criteria_audit import Ask, Finding
@@ -52,15 +52,7 @@ def make_parser() -> CommandParser:
     parser.add_argument("--top", type=int, default=20, metavar="N", help="suspicious criteria to show (default 20)")
     parser.add_argument("--max-packed-tokens", type=int, default=16384, help="bound of one pass (default: 16384)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    add = parser.add_argument_group("a teacher behind a server").add_argument
-    add("--model", help="the model's name on the server; its key is read from OPENAI_API_KEY")
-    add("--ledger", metavar="FILE", help="SQLite file that keeps every answer; that of claimwise label will do")
-    add("--max-in-flight", type=int, default=32, metavar="N", help="calls at a time, at most (default: 32)")
-    add("--timeout", type=float, default=120.0, metavar="S", help="seconds that a call may take (default: 120)")
-    add("--max-tokens", type=int, default=512, metavar="N", help="length of an answer (default: 512)")
-    add("--price-in", type=float, metavar="P", help="price of a million prompt tokens")
-    add("--price-out", type=float, metavar="P", help="price of a million completion tokens")
-    add("--budget", type=float, metavar="B", help="ask no more before all that the ledger holds costs more than this")
+    add_judging_flags(parser)
     return parser
 
 
@@ -101,13 +93,7 @@ def main(argv: list[str] | None = None) -> int:
 def _check(args) -> None:
     if args.top < 0:
         raise InputError(f"--top is {args.top}; it cannot be negative")
-    behind_server = args.teacher not in (None, "oracle")
-    for name in ("model", "ledger", "price_in", "price_out", "budget"):
-        flag, given = name.replace("_", "-"), getattr(args, name) is not None
-        if given and not behind_server:
-            raise InputError(f"--{flag} is for a teacher behind a server; give its address with --teacher")
-        if behind_server and not given and name in ("model", "ledger"):
-            raise InputError(f"--{flag} is missing; a teacher behind a server needs it")
+    check_judging_flags(args)
 
 
 @contextmanager

@@ -42,16 +42,13 @@ def make_parser() -> CommandParser:
         "--verdicts", type=Path, action="append", default=[], metavar="TABLE", help="a judge's verdicts; any number"
     )
     parser.add_argument("--out", type=Path, required=True, metavar="TABLE", help="the majority's table to write")
-    parser.add_argument("--draws", type=int, default=1000, metavar="N", help="bootstrap draws (default 1000)")
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the bootstrap (default 0)")
+    parser.add_draws()
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
 
 
 def main(argv: list[str] | None = None) -> int:
     args = make_parser().parse_args(argv)
-    if args.draws < 0 or args.seed < 0:
-        raise InputError(f"--draws is {args.draws} and --seed {args.seed}; neither can be negative")
     if args.out.suffix not in (".jsonl", ".parquet"):
         raise InputError(f"--out is {args.out}; a table's name must end in .jsonl or .parquet")
     from ...eval.audit_exports import read_key, read_people

@@ -18,6 +18,7 @@ from ...verifier.cascade import Band, CascadeJudge, Tally, band_for
 from ...verifier.errors import InputError
 from ...verifier.schema import Example, Mode, Rollout, Verdict
 from ..parser import CommandParser
+from ..teacher_flags import add_judging_flags, check_judging_flags
 
 EXAMPLE = """example:
   claimwise cascade judge --adapter runs/verifier --band cascade.json --examples examples.parquet \\
@@ -36,7 +37,7 @@ same command goes on where it stopped, asks nothing twice, and comes to the same
 
 def make_parser() -> CommandParser:
     parser = CommandParser("cascade judge", "Let a verifier judge, and a teacher where it is uncertain.", EXAMPLE)
-    add, server = parser.add_argument, parser.add_argument_group("a teacher behind a server").add_argument
+    add = parser.add_argument
     add("--adapter", required=True, metavar="DIR", help="the verifier's folder, as claimwise distill writes it")
     add("--backend", choices=["transformers", "vllm"], default="transformers", help="what runs it here")
     add("--server", metavar="URL", help="the server that runs it (claimwise serve)")
@@ -52,16 +53,7 @@ def make_parser() -> CommandParser:
     add("--mode", choices=["text", "image"], help="does the teacher see the image (default: as the verifier)")
     add("--max-calls", type=int, metavar="N", help="verdicts that the teacher is asked for, at most (default: all)")
     add("--json", action="store_true", help="print what it took as one JSON object")
-    server("--model", help="the model's name on the server; its key is read from OPENAI_API_KEY")
-    server("--ledger", metavar="FILE", help="SQLite file that keeps every answer; that of claimwise label will do")
-    server("--max-in-flight", type=int, default=32, metavar="N", help="calls at a time, at most (default: 32)")
-    server("--timeout", type=float, default=120.0, metavar="S", help="seconds that a call may take (default: 120)")
-    server("--max-tokens", type=int, default=512, metavar="N", help="length of an answer (default: 512)")
-    server("--price-in", type=float, metavar="P", help="price of a million prompt tokens")
-    server("--price-out", type=float, metavar="P", help="price of a million completion tokens")
-    server(
-        "--budget", type=float, metavar="B", help="ask no more before all that the ledger holds costs more than this"
-    )
+    add_judging_flags(parser)
     return parser
 
 
@@ -85,12 +77,7 @@ def _check(args: argparse.Namespace) -> None:
         raise InputError("which verdicts go to the teacher? give --band FILE.json, or both --low and --high")
     if args.out.suffix not in (".jsonl", ".parquet"):
         raise InputError(f"{args.out}: a table's name must end in .jsonl or .parquet")
-    for name in ("model", "ledger", "price_in", "price_out", "budget"):
-        flag, given = name.replace("_", "-"), getattr(args, name) is not None
-        if args.teacher == "oracle" and given:
-            raise InputError(f"--{flag} is for a teacher behind a server; give its address with --teacher")
-        if args.teacher != "oracle" and not given and name in ("model", "ledger"):
-            raise InputError(f"--{flag} is missing; a teacher behind a server needs it")
+    check_judging_flags(args)
 
 
 @contextmanager

@@ -51,8 +51,7 @@ def make_parser() -> CommandParser:
     )
     parser.add_argument("--text-reference", type=Path, metavar="TABLE", help="the same reference in text mode")
     parser.add_argument("--max-packed-tokens", type=int, default=16384, help="bound of one pass (default: 16384)")
-    parser.add_argument("--draws", type=int, default=1000, metavar="N", help="bootstrap draws (default 1000)")
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the bootstrap (default 0)")
+    parser.add_draws()
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
 
@@ -87,8 +86,6 @@ def _check(args: argparse.Namespace) -> None:
         raise InputError(f"--adapter needs --{absent[0]} as well")
     if args.text_reference is not None and args.reference is None:
         raise InputError("--text-reference needs --reference, in image mode")
-    if args.draws < 0 or args.seed < 0:
-        raise InputError(f"--draws is {args.draws} and --seed {args.seed}; neither can be negative")
 
 
 def _contradicted(args: argparse.Namespace, image: list[Verdict] | None) -> set[tuple[str, str]] | None:

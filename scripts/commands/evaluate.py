@@ -64,8 +64,7 @@ def make_parser() -> CommandParser:
         "is not to be had (default: 0)")  # fmt: skip
     add("--agreement", metavar="FILE", help="what claimwise agree --json printed for this verifier: pass rates without "
         "its errors, and what its false noes alone would make of the headline")  # fmt: skip
-    add("--draws", type=int, default=1000, metavar="N", help="bootstrap draws (default: 1000)")
-    add("--seed", type=int, default=0, help="seed of the sampling and of the bootstrap (default: 0)")
+    parser.add_draws("the sampling and of the bootstrap")
     add("--json", action="store_true", help="print the figures as one JSON object")
     return parser
 
@@ -106,8 +105,8 @@ def _check(args: argparse.Namespace) -> None:
         raise InputError(
             f"there are {len(args.policies)} policies but {len(args.name)} names; give one --name for each"
         )
-    if not 0 <= args.max_failed < 1 or args.draws < 0 or args.seed < 0:
-        raise InputError("--max-failed must be a share from 0 to below 1, --draws and --seed 0 or more")
+    if not 0 <= args.max_failed < 1:
+        raise InputError("--max-failed must be a share from 0 to below 1")
     if args.verifier_server and (_behind_server(args) or args.verifier == "oracle"):
         raise InputError("--verifier-server runs a verifier's folder; give that with --verifier, or leave it out")
     if _behind_server(args) != bool(args.verifier_model):

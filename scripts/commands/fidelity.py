@@ -44,16 +44,13 @@ def make_parser() -> CommandParser:
         "--policy", metavar="NAME", help="only its responses as sampled; without it all, edits included"
     )
     parser.add_argument("--tokenizer", metavar="DIR", help="the policy's; without one a word counts as a token")
-    parser.add_argument("--draws", type=int, default=1000, metavar="N", help="bootstrap draws (default 1000)")
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of bootstrap and coins (default 0)")
+    parser.add_draws("bootstrap and coins")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
 
 
 def main(argv: list[str] | None = None) -> int:
     args = make_parser().parse_args(argv)
-    if args.draws < 0 or args.seed < 0:
-        raise InputError(f"--draws is {args.draws} and --seed {args.seed}; neither can be negative")
     from ...eval.pairs import matched
     from ..credit_groups import fidelity_by_arm, groups_of
     from ..tokens import offsets_of
