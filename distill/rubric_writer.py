@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..verifier.asking import SECOND_TEMPERATURE, Answered, Outcome
+from ..verifier.asking import SECOND_TEMPERATURE, Answered, Outcome, add_tokens
 from ..verifier.chat import ChatClient
 from ..verifier.chat_errors import ChatError
 from ..verifier.errors import InputError
@@ -74,17 +74,13 @@ class RubricSheet:
                 failed = Judgement(None, error="it has not been asked" if not turn else "the second ask failed")
                 return Outcome([Answered(failed, *tokens)], error, lost + error.lost, turn)
             lost += answer.lost
-            tokens = (_sum(tokens[0], answer.prompt_tokens), _sum(tokens[1], answer.completion_tokens))
+            tokens = (add_tokens(tokens[0], answer.prompt_tokens), add_tokens(tokens[1], answer.completion_tokens))
             found = parse(answer.text, answer.finish_reason == "length")
             rubric = rubric.mended_by(found) if turn else found
             if not rubric.bad:
                 break
             chat = chat + ask_again(answer.text, rubric)
         return Outcome([Answered(_judgement(rubric), *tokens)], None, lost, turn + 1)
-
-
-def _sum(a: int | None, b: int | None) -> int | None:
-    return None if a is None or b is None else a + b
 
 
 def _judgement(rubric: Rubric) -> Judgement:

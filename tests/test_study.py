@@ -8,6 +8,7 @@ import pytest
 from claimwise.scripts import cli
 from claimwise.scripts.studies import plan as study_plan
 from claimwise.scripts.studies import runs as study_runs
+from studying import stopped_in_the_second_run
 
 RECIPE = """
 compare: arm
@@ -60,16 +61,7 @@ def arguments(folder, *more, out="out", config="study.yaml"):
 @pytest.fixture(scope="module")
 def finished(small):
     """A study that was stopped in its second run, and went on."""
-    started, carry_out = [], study_runs.carry_out
-
-    def stopped(task, **rest):
-        started.append(task)
-        if len(started) == 2:
-            raise KeyboardInterrupt
-        return carry_out(task, **rest)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(study_runs, "carry_out", stopped)
+    with stopped_in_the_second_run(study_runs) as started:
         assert cli.main(arguments(small)) == 130
         done = sorted((small / "out").glob("*/*.json"))
         assert len(done) == 1 and not (small / "out" / "study.json").exists()

@@ -11,6 +11,7 @@ from claimwise.scripts.quickstart_data import recipe
 from claimwise.scripts.studies import order_runs
 from claimwise.scripts.studies.order import OrderSettings, Task, read_settings
 from claimwise.verifier.model import VisionLanguageModel
+from studying import stopped_in_the_second_run
 
 RECIPE = """
 orders: [verdict, quote]
@@ -39,16 +40,7 @@ def finished(tmp_path_factory):
     """A study that was stopped in its second run, and went on."""
     folder = tmp_path_factory.mktemp("order")
     (folder / "study.yaml").write_text(RECIPE)
-    started, carry_out = [], order_runs.carry_out
-
-    def stopped(task, **rest):
-        started.append(task)
-        if len(started) == 2:
-            raise KeyboardInterrupt
-        return carry_out(task, **rest)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(order_runs, "carry_out", stopped)
+    with stopped_in_the_second_run(order_runs) as started:
         assert cli.main(arguments(folder)) == 130
         assert len(list((folder / "out" / "runs").iterdir())) == 1
         assert cli.main(arguments(folder)) == 0

@@ -109,14 +109,16 @@ def _shares(tokens: int | None, count: int) -> list[int | None]:
 
 
 def _after(before: Answered, now: Answered) -> Answered:
-    def total(a: int | None, b: int | None) -> int | None:
-        return None if a is None or b is None else a + b
-
     return Answered(
         now.judgement,
-        total(before.prompt_tokens, now.prompt_tokens),
-        total(before.completion_tokens, now.completion_tokens),
+        add_tokens(before.prompt_tokens, now.prompt_tokens),
+        add_tokens(before.completion_tokens, now.completion_tokens),
     )
+
+
+def add_tokens(a: int | None, b: int | None) -> int | None:
+    """Of two asks; None where one of them was not counted."""
+    return None if a is None or b is None else a + b
 
 
 def image_url(image: Path | Image) -> str:

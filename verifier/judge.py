@@ -178,7 +178,6 @@ def load_judge(
       `model` is its name there, where not the one on its card; `settings` go to the client (`ServerJudge`)
     - `load_judge(None, "image", server=URL, model=NAME)`: any model behind any OpenAI-compatible server, which judges by
       quoting, untrained
-
     - `load_judge("runs/verifier", cascade="band.json", teacher=other)`: the verifier, wherever it runs; where it is not
       sure (`claimwise cascade band`) the judge `other`, which is asked for `max_calls` verdicts at most
 
@@ -188,9 +187,7 @@ def load_judge(
     """
     if (cascade, teacher, max_calls) != (None, None, None):
         if adapter is None or cascade is None or teacher is None:
-            raise InputError(
-                "a cascade needs a verifier's adapter, cascade (the file of its band) and teacher; give all"
-            )
+            raise InputError("a cascade needs a verifier's adapter, cascade (its band's file) and teacher; give all")
         where = {"device": device, "backend": backend, "server": server, "model": model, **settings}
         first = load_judge(adapter, mode, base, max_packed_tokens, dtype, **where)
         return CascadeJudge(first, teacher, band_for(cascade, str(adapter).removeprefix("vllm:")), max_calls)

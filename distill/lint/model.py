@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...verifier.asking import SECOND_TEMPERATURE, Answered, Outcome
+from ...verifier.asking import SECOND_TEMPERATURE, Answered, Outcome, add_tokens
 from ...verifier.chat import ChatClient
 from ...verifier.chat_errors import ChatError
 from ...verifier.quoting import Judgement, as_data, parse
@@ -67,16 +67,12 @@ class DoubtSheet:
             except ChatError as error:
                 return Outcome([Answered(judged, *tokens)], error, lost + error.lost, turn)
             lost += answer.lost
-            tokens = (_sum(tokens[0], answer.prompt_tokens), _sum(tokens[1], answer.completion_tokens))
+            tokens = (add_tokens(tokens[0], answer.prompt_tokens), add_tokens(tokens[1], answer.completion_tokens))
             (reply,) = parse(answer.text, 1)
             judged = Judgement(reply.verdict, error=reply.error)
             if judged.verdict is not None:
                 return Outcome([Answered(judged, *tokens)], None, lost, turn + 1)
         return Outcome([Answered(judged, *tokens)], None, lost, 2)
-
-
-def _sum(a: int | None, b: int | None) -> int | None:
-    return None if a is None or b is None else a + b
 
 
 def messages(text: str) -> list[dict[str, Any]]:

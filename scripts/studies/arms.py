@@ -48,7 +48,7 @@ def study(name: str, args: argparse.Namespace, judges: Mapping[str, str]) -> int
     from ...verifier.model import adapter_hash, base_hash
     from ...verifier.progress import only_our_bars
     from ...verifier.rundir import open_run
-    from .plan import chosen_rates, read_results, run_study
+    from .plan import chosen_rates, planned, read_results, run_study
     from .report import write_study
     from .runs import grpo_recipe, judge_of
     from .settings import quick, read_settings
@@ -71,7 +71,7 @@ def study(name: str, args: argparse.Namespace, judges: Mapping[str, str]) -> int
     out = open_run(args.out, {"command": f"study {name}", **identity})
     if not args.report:
         run_study(settings, out, judges, args.jobs)
-    results = read_results(settings, out)
+    results = read_results(planned(settings), out)
     if not any(results.values()):
         raise InputError(f"{out} holds no finished run yet; leave --report out to make them")
     print(write_study(settings, out, results, chosen_rates(settings, out)))

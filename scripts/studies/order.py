@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from ...verifier.errors import InputError
 from .arms import make_parser
@@ -44,6 +43,10 @@ class Task:
 
     order: str
     seed: int
+
+    @property
+    def key(self) -> str:
+        return self.order
 
     @property
     def file(self) -> str:
@@ -112,6 +115,7 @@ class OrderSettings:
 
 def main(argv: list[str]) -> int:
     from ...verifier.rundir import open_run
+    from .plan import read_results
     from .report import write_study
 
     what = "Train a tiny verifier in every order of label, reading, quote and verdict, and compare the orders in pairs."
@@ -125,7 +129,7 @@ def main(argv: list[str]) -> int:
     out = open_run(args.out, {"command": "study order", **dataclasses.asdict(settings)})
     if not args.report:
         run_all_of(settings, out, args.jobs)
-    results = read_results(settings, out)
+    results = read_results(settings.tasks(), out)
     if not any(results.values()):
         raise InputError(f"{out} holds no finished run yet; leave --report out to make them")
     print(write_study(settings, out, results, {}))
@@ -158,14 +162,3 @@ def run_all_of(settings: OrderSettings, out: Path, jobs: int) -> None:
     done = sum((out / task.file).is_file() for task in tasks)
     with tqdm(total=len(tasks), initial=done, desc="study", unit="run") as bar:
         run_all(tasks, partial(carry_out, settings=settings), out, jobs, bar)
-
-
-def read_results(settings: OrderSettings, out: Path) -> dict[str, dict[int, dict[str, Any]]]:
-    """What is finished: order -> seed -> result."""
-    import json
-
-    found: dict[str, dict[int, dict[str, Any]]] = {order: {} for order in settings.orders}
-    for task in settings.tasks():
-        if (out / task.file).is_file():
-            found[task.order][task.seed] = json.loads((out / task.file).read_text())
-    return found

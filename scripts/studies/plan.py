@@ -32,7 +32,13 @@ RATES = "rates.json"
 
 
 class Runnable(Protocol):
-    """One run; `file` is where its result goes, below the study's folder."""
+    """One run of the cell `key`; `file` is where its result goes, below the study's folder."""
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def seed(self) -> int: ...
 
     @property
     def file(self) -> str: ...
@@ -48,8 +54,7 @@ def run_study(settings: StudySettings, out: Path, judges: Mapping[str, str], job
     one_thread()
     models = {**judges, **start_policies(settings.worlds, out)}
     tuning = tuning_tasks(settings)
-    seeds = numbers(settings.seeds)
-    waiting = [Task(cell, seed, 0.0) for seed in seeds for cell in settings.cells()]  # their rates are not known yet
+    waiting = planned(settings)
     done = sum((out / task.file).is_file() for task in [*tuning, *waiting])
     with tqdm(total=len(tuning) + len(waiting), initial=done, desc="study", unit="run") as bar:
         work = partial(carry_out, settings=settings, models=models)
@@ -57,6 +62,13 @@ def run_study(settings: StudySettings, out: Path, judges: Mapping[str, str], job
         rates = chosen_rates(settings, out)
         write_atomic(out / RATES, json.dumps(rates, indent=2) + "\n")
         run_all([Task(t.cell, t.seed, rates[t.cell.key]) for t in waiting], work, out, jobs, bar)
+
+
+def planned(settings: StudySettings) -> list[Task]:
+    """The runs that are compared; their rates are not known yet."""
+    from .runs import Task
+
+    return [Task(cell, seed, 0.0) for seed in numbers(settings.seeds) for cell in settings.cells()]
 
 
 def tuning_tasks(settings: StudySettings) -> list[Task]:
@@ -140,12 +152,10 @@ def one_thread() -> None:
     only_our_bars()
 
 
-def read_results(settings: StudySettings, out: Path) -> dict[str, dict[int, dict[str, Any]]]:
+def read_results(tasks: Sequence[Runnable], out: Path) -> dict[str, dict[int, dict[str, Any]]]:
     """What is finished: cell key -> seed -> result."""
-    from .runs import Task
-
-    found: dict[str, dict[int, dict[str, Any]]] = {}
-    for cell in settings.cells():
-        files = {seed: out / Task(cell, seed, 0.0).file for seed in numbers(settings.seeds)}
-        found[cell.key] = {seed: json.loads(file.read_text()) for seed, file in files.items() if file.is_file()}
+    found: dict[str, dict[int, dict[str, Any]]] = {task.key: {} for task in tasks}
+    for task in tasks:
+        if (out / task.file).is_file():
+            found[task.key][task.seed] = json.loads((out / task.file).read_text())
     return found

@@ -52,6 +52,10 @@ class Task:
     part: Literal["runs", "tuning"] = "runs"
 
     @property
+    def key(self) -> str:
+        return self.cell.key
+
+    @property
     def file(self) -> str:
         rate = f"_lr{self.learning_rate:g}" if self.part == "tuning" else ""
         return f"{self.part}/{self.cell.key}{rate}_seed{self.seed}.json"
