@@ -98,9 +98,8 @@ class RubricGRPOConfig(GRPOConfig):
             raise InputError("shared_base takes the verifier's adapter folder alone: set verifier to it, no other base")
         if self.verifier_server and self.verifier in ("", "oracle"):
             raise InputError("verifier_server is set; set verifier to the folder of the adapter that it serves")
-
-        if self.cascade and (self.verifier in ("", "oracle") or not self.teacher or self.shared_base):
-            raise InputError("cascade needs a verifier's adapter folder on a base of its own, and a teacher; set both")
+        if self.cascade and (self.verifier in ("", "oracle") or not self.teacher):
+            raise InputError("cascade needs a verifier's adapter folder and a teacher; set both")
         if self.cascade_calls < 0:
             raise InputError(f"cascade_calls is {self.cascade_calls}; it must be at least 0")
 

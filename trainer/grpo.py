@@ -42,7 +42,7 @@ from .kept_groups import FOLDER, JudgedResponse, KeptGroups, describe_group
 from .prompts import by_id, prompts_of
 from .resume import ResumableGRPOTrainer
 from .rewards import answer_reward, format_reward
-from .shared_base import SharedBaseJudge
+from .shared_base import on_the_policy
 
 __all__ = ["Judgement", "RubricGRPOTrainer", "prompts_of"]
 
@@ -92,8 +92,8 @@ class RubricGRPOTrainer(ResumableGRPOTrainer):
         if eval_examples:
             kwargs["eval_dataset"] = prompts_of(eval_examples)
         super().__init__(model, reward_funcs=rewards, args=args, train_dataset=prompts_of(examples), **kwargs)
-        if isinstance(judge, SharedBaseJudge):
-            judge.attach(self.model)
+        if (shared := on_the_policy(judge)) is not None:
+            shared.attach(self.model)
         self._eval_batches = 0
         self.actions = AlarmActions(args, self.in_loop)
         self.add_callback(self.actions)

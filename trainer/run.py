@@ -18,7 +18,7 @@ from .actions import refuse_stopped, stop_for
 from .config import RubricGRPOConfig
 from .grpo import RubricGRPOTrainer
 from .policy import load_policy
-from .shared_base import SharedBaseJudge
+from .shared_base import on_the_policy
 
 RUN_KEYS = (
     *("model", "examples", "verifier", "verifier_base", "teacher", "teacher_model", "arm", "budget", "pitfalls"),
@@ -65,8 +65,8 @@ def train(
     )
     use_bar(trainer, f"GRPO {config.arm}", ["reward", "rubric/reward", "judge/agreement"])
     trainer.train(resume_from_checkpoint=_last_checkpoint(folder))
-    if isinstance(judge, SharedBaseJudge):
-        judge.detach()  # the policy is saved alone
+    if (shared := on_the_policy(judge)) is not None:
+        shared.detach()  # the policy is saved alone
     trainer.save_model(str(folder))
     figures: dict = {} if trainer.in_loop is None else trainer.in_loop.close()
     trainer.actions.look()

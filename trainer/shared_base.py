@@ -22,11 +22,12 @@ from transformers.integrations import is_deepspeed_zero3_enabled
 
 from ..verifier.adapter import MERGED, check_base, read_card
 from ..verifier.cache import VerdictCache
+from ..verifier.cascade import CascadeJudge
 from ..verifier.errors import InputError
 from ..verifier.judge import MAX_PACKED_TOKENS, PackedJudge
 from ..verifier.model import VisionLanguageModel, adapter_hash, base_hash
 from ..verifier.processor import load_processor
-from ..verifier.schema import Example, Mode, Rollout, Verdict
+from ..verifier.schema import Example, Judge, Mode, Rollout, Verdict
 
 ADAPTER = "verifier"  # its name beside the policy's, which is PEFT's "default"
 
@@ -72,6 +73,12 @@ class SharedBaseJudge:
         if self._model is not None:
             self._model.delete_adapter(ADAPTER)
             self._model = None
+
+
+def on_the_policy(judge: Judge | None) -> SharedBaseJudge | None:
+    """The judge, or a cascade's first one, that wants the policy's base."""
+    own = judge.first if isinstance(judge, CascadeJudge) else judge
+    return own if isinstance(own, SharedBaseJudge) else None
 
 
 @contextmanager
