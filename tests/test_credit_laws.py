@@ -4,8 +4,9 @@ import math
 
 import numpy as np
 import pytest
+import slow_credit
 import torch
-from claimwise.trainer.credit import BUDGETS, PITFALLS, ScoredResponse, resolve_budget, token_advantages
+from claimwise.trainer.credit import PITFALLS, ScoredResponse, resolve_budget, token_advantages
 from claimwise.verifier.schema import Criterion
 from credit_cases import advantages, arms, budgets, close, criterion, groups, judged, law, settings_of_pitfalls
 from hypothesis import given, settings
@@ -13,93 +14,11 @@ from hypothesis import strategies as st
 from trl.trainer.utils import nanstd
 
 
-def reference(criteria, responses, arm, budget, pitfalls):
-    """The definition once more, value by value, without arrays: slow, and written from the text alone."""
-    b_ans, b_fmt, b_rub = BUDGETS[budget] if isinstance(budget, str) else budget
-    credited = [c for c in criteria if pitfalls == "criterion" or c.label != "PITFALL"]
-    rho = {c.id: abs(c.weight) / sum(abs(c.weight) for c in credited) for c in credited}
-
-    def z(values):
-        known = [v for v in values if v is not None]
-        if len(known) < 2 or max(known) - min(known) < 1e-12:
-            return [0.0] * len(values)
-        mean = sum(known) / len(known)
-        std = math.sqrt(sum((v - mean) ** 2 for v in known) / (len(known) - 1))
-        return [0.0 if v is None else (v - mean) / (std + 1e-4) for v in values]
-
-    def total(parts):
-        """parts: (share, values); the sum for each response."""
-        parts = [(share, values) for share, values in parts if share > 0]
-        sums = []
-        for g in range(len(responses)):
-            if all(values[g] is None for _, values in parts):
-                sums.append(None)
-                continue
-            s = 0.0
-            for share, values in parts:
-                known = [v for v in values if v is not None]
-                if known:
-                    s += share * (sum(known) / len(known) if values[g] is None else values[g])
-            sums.append(s)
-        return sums
-
-    def tokens_of(response, span):
-        """The tokens that share a character with the span, an empty one going with its predecessor."""
-        touched = []
-        for t, (start, end) in enumerate(response.token_offsets):
-            if start == end:
-                touched.append(t > 0 and touched[t - 1])
-            else:
-                touched.append(any(span[0] <= c < span[1] for c in range(start, end)))
-        for t, (start, end) in enumerate(response.token_offsets):  # leading ones go with the first that is not empty
-            if start != end:
-                touched[:t] = [touched[t]] * t
-                break
-        return [t for t, touch in enumerate(touched) if touch]
-
-    a, f = [r.answer for r in responses], [r.format for r in responses]
-    s = {c.id: [] for c in credited}
-    covered = {c.id: [] for c in credited}
-    for g, r in enumerate(responses):
-        confirmed = [c for c in criteria if c.label == "PITFALL" and r.verdicts[c.id][0]]
-        for c in credited:
-            verdict, span = r.verdicts[c.id]
-            s[c.id].append(None if verdict is None else float(verdict != (c.label == "PITFALL")))
-            covered[c.id].append(tokens_of(r, span) if span else [])
-        if confirmed and pitfalls in ("veto", "veto-answer"):
-            a[g] = 0
-        if confirmed and pitfalls == "veto":
-            blamed = [t for c in confirmed if r.verdicts[c.id][1] for t in tokens_of(r, r.verdicts[c.id][1])]
-            for c in credited:
-                s[c.id][g] = 0.0
-                covered[c.id][g] = list(range(min(blamed), max(blamed) + 1)) if blamed else []
-    rubric = total([(rho[c.id], s[c.id]) for c in credited])
-    out = []
-    for g, r in enumerate(responses):
-        row = []
-        for t in range(len(r.token_offsets)):
-            if arm == "answer":
-                row.append(z(total([(b_ans + b_rub, a), (b_fmt, f)]))[g])
-            elif arm == "scalar":
-                row.append(z(total([(b_ans, a), (b_fmt, f), (b_rub, rubric)]))[g])
-            elif arm == "scalar-z":
-                row.append(b_ans * z(a)[g] + b_fmt * z(f)[g] + b_rub * z(rubric)[g])
-            else:
-                value = b_ans * z(a)[g] + b_fmt * z(f)[g]
-                for c in credited:
-                    where = covered[c.id][g] or range(len(r.token_offsets))
-                    if arm == "component" or (t <= max(where) and (arm == "prefix" or t >= min(where))):
-                        value += b_rub * rho[c.id] * z(s[c.id])[g]
-                row.append(value)
-        out.append(row)
-    return out
-
-
 @settings(max_examples=250, deadline=None)
 @given(groups(), arms, budgets, settings_of_pitfalls)
 def test_equals_the_slow_reference(group, arm, budget, pitfalls):
     credit = token_advantages(*group, arm=arm, budget=budget, pitfalls=pitfalls)
-    close(credit.advantages, reference(*group, arm, budget, pitfalls))
+    close(credit.advantages, slow_credit.advantages(*group, arm, budget, pitfalls))
 
 
 @law

@@ -186,11 +186,8 @@ def load_judge(
     that is not a verifier's, another prompt, another base, or an adapter that changes nothing there.
     """
     if (cascade, teacher, max_calls) != (None, None, None):
-        if adapter is None or cascade is None or teacher is None:
-            raise InputError("a cascade needs a verifier's adapter, cascade (its band's file) and teacher; give all")
         where = {"device": device, "backend": backend, "server": server, "model": model, **settings}
-        first = load_judge(adapter, mode, base, max_packed_tokens, dtype, **where)
-        return CascadeJudge(first, teacher, band_for(cascade, str(adapter).removeprefix("vllm:")), max_calls)
+        return _cascade(adapter, cascade, teacher, max_calls, (mode, base, max_packed_tokens, dtype), where)
     if str(adapter).startswith("vllm:"):
         adapter, backend = str(adapter).removeprefix("vllm:"), "vllm"
     if backend not in ("transformers", "vllm"):
@@ -212,6 +209,13 @@ def load_judge(
         given = ", ".join([*settings, *(["model"] if model else [])])
         raise InputError(f"{given}: only a server or vLLM takes that; give one of them, or leave it out")
     return _in_transformers(card, adapter, path, max_packed_tokens, dtype, device)
+
+
+def _cascade(adapter, band, teacher, max_calls, settings: tuple, where: dict[str, Any]) -> CascadeJudge:
+    if adapter is None or band is None or teacher is None:
+        raise InputError("a cascade needs a verifier's adapter, cascade (its band's file) and teacher; give all")
+    first = load_judge(adapter, *settings, **where)
+    return CascadeJudge(first, teacher, band_for(band, str(adapter).removeprefix("vllm:")), max_calls)
 
 
 def _quoting(mode: Mode, server: str | None, model: str | None, settings: dict[str, Any]) -> QuotingJudge:
