@@ -17,8 +17,10 @@ from typing import Any
 
 from ..verifier.errors import InputError
 from ..verifier.schema import GROUPS
-from ..verifier.text import excerpt
+from ..verifier.text import clean, excerpt
 from .audit_page import FORMAT, QUALITY, VERDICTS, VERSION
+
+LONGEST_NAME = 60  # characters, as the page has it: a table is named after its person
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,10 @@ def read_key(path: Path) -> tuple[str, list[Asked]]:
     """The hash of the page and its pairs, in the page's order."""
     asked: list[Asked] = []
     pages: set[str] = set()
-    for number, line in enumerate(_text(path).splitlines(), start=1):
+    lines = _text(path).split("\n")  # not splitlines: an id may hold U+2028, which JSON does not escape
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
         try:
             row = json.loads(line)
             asked.append(_asked(row))
@@ -108,8 +113,9 @@ def read_people(paths: Sequence[Path], page: str, asked: Sequence[Asked]) -> lis
 
 def read_export(path: Path, page: str, ids: set[str]) -> Person:
     """`ids` are the page's items. Items without an answer may be left out."""
+    text = _text(path)
     try:
-        found = json.loads(_text(path))
+        found = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: it is not JSON ({error}); export it again from the page") from None
     if not isinstance(found, dict) or found.get("format") != FORMAT:
@@ -124,6 +130,11 @@ def read_export(path: Path, page: str, ids: set[str]) -> Person:
     name, rows = found.get("annotator"), found.get("answers")
     if not isinstance(name, str) or not name.strip() or not isinstance(rows, list):
         raise InputError(f"{path}: it names no person, or has no list of answers; export it again from the page")
+    if len(name) > LONGEST_NAME or clean(name) != name:
+        raise InputError(
+            f"{path}: the person's name {excerpt(name)} has {len(name)} characters or halves of some; the page takes "
+            f"{LONGEST_NAME}"
+        )
     answers: dict[str, Answer] = {}
     for row in rows:
         item = row.get("id") if isinstance(row, dict) else None
@@ -139,7 +150,7 @@ def _answer(row: dict[str, Any], where: str) -> Answer:
     for value in (verdict, blind):
         if value not in (*VERDICTS, None):
             raise InputError(f"{where}: the answer is {excerpt(value)}; it must be one of {', '.join(VERDICTS)}, null")
-    if not isinstance(at, str | None) or not isinstance(quality, dict):
+    if not isinstance(at, str | None) or clean(at or "") != (at or "") or not isinstance(quality, dict):
         raise InputError(f"{where}: 'at' must be a time and 'quality' an object; export it again from the page")
     for question, value in quality.items():
         if value not in QUALITY.get(question, ()):

@@ -26,6 +26,7 @@ from .metrics import FloatArray, IntArray
 from .pairs import as_arrays, matched
 
 MAJORITY = "people"
+NOT_ANSWERED = "not answered"
 WEIGHTED = ("agreement", "balanced_accuracy", "kappa", "ac1", "false_yes", "false_no", "f1_yes", "f1_no")
 
 
@@ -37,18 +38,21 @@ def table_of(person: Person, asked: Sequence[Asked]) -> list[Verdict]:
 def _said(person: Person, one: Asked) -> tuple[bool | None, str | None, str | None]:
     answer = person.answers.get(one.id)
     if answer is None or answer.counts is None:
-        return None, "not answered", None
+        return None, NOT_ANSWERED, None
     if answer.counts == "cannot tell":
         return None, "cannot tell", answer.at
     return answer.counts == "yes", None, answer.at
 
 
 def majority(tables: Sequence[Sequence[Verdict]], asked: Sequence[Asked]) -> list[Verdict]:
-    """What more people say than say the opposite; a tie is missing, and so is what nobody could tell."""
+    """What more people say than say the opposite; a tie is missing, and so is what nobody could tell, or answered."""
     out = []
     for one, verdicts in zip(asked, zip(*tables, strict=True), strict=True):
         yes, no = (sum(v.verdict is value for v in verdicts) for value in (True, False))
-        error = None if yes != no else f"a tie, {yes} to {no}" if yes else "nobody could tell"
+        silent = {v.error for v in verdicts} == {NOT_ANSWERED}
+        error = (
+            None if yes != no else f"a tie, {yes} to {no}" if yes else NOT_ANSWERED if silent else "nobody could tell"
+        )
         out.append(_verdict(one, MAJORITY, None if error else yes > no, error, None))
     return out
 

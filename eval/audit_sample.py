@@ -21,6 +21,7 @@ import numpy as np
 from ..verifier.errors import InputError
 from ..verifier.schema import Criterion, Example, Rollout, Verdict
 from ..verifier.tables import pair_up
+from .pairs import check_example
 
 Span = tuple[int, int]
 NONE = "none"  # of an example without source or difficulty, and of a criterion without dimension
@@ -57,17 +58,20 @@ class Drawn:
 
 def population(
     examples: Sequence[Example], rollouts: Sequence[Rollout], tables: Mapping[str, Sequence[Verdict]]
-) -> tuple[list[Pair], dict[str, int]]:
-    """All pairs that every table judges (a missing verdict counts), and by table how many it leaves out. `tables` has the
-    verdicts by name. Raises InputError where a table judges a pair twice, its span does not fit the response, or no pair
-    is left."""
+) -> tuple[list[Pair], dict[str, int], dict[str, int]]:
+    """All pairs that every table judges (a missing verdict counts), by table how many it leaves out, and how many of its
+    verdicts are on other responses or criteria than these. `tables` has the verdicts by name. Raises InputError where a
+    table judges a pair twice, its example or span does not fit the response, or no pair is left."""
     judged = {name: _by_pair(verdicts, name) for name, verdicts in tables.items()}
     pairs: list[Pair] = []
     left_out = dict.fromkeys(tables, 0)
-    for example, rollout in pair_up(examples, rollouts):
+    items = pair_up(examples, rollouts)
+    for example, rollout in items:
         for criterion in example.criteria:
             found = {name: by_pair.get((rollout.rollout_id, criterion.id)) for name, by_pair in judged.items()}
             verdicts = [verdict for verdict in found.values() if verdict is not None]
+            for verdict in verdicts:
+                check_example(verdict, rollout)
             if len(verdicts) < len(found):
                 left_out |= {name: left_out[name] + (verdict is None) for name, verdict in found.items()}
                 continue
@@ -77,7 +81,8 @@ def population(
         raise InputError(
             f"no criterion of these rollouts is judged in {' and in '.join(tables)}; give verdicts on these rollouts"
         )
-    return pairs, left_out
+    there = {(rollout.rollout_id, criterion.id) for example, rollout in items for criterion in example.criteria}
+    return pairs, left_out, {name: len(by_pair.keys() - there) for name, by_pair in judged.items()}
 
 
 def _by_pair(verdicts: Sequence[Verdict], name: str) -> dict[tuple[str, str], Verdict]:

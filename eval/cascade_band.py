@@ -50,7 +50,7 @@ SHOWN = (
     0.75,
     1,
 )  # shares asked, of the curve
-NOTHING, EVERYTHING = Band(0.5, 0.5), Band(0.0, 1.0)
+EVERYTHING = Band(0.0, 1.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,10 +75,10 @@ class Validation:
 
 @dataclass(frozen=True)
 class Point:
-    """What a band brings. Intervals are 95%, None where one example cannot give any; `lowest` is the lower bound that
-    a choice goes by."""
+    """What a band brings; None: the verifier alone, which no band is, since each holds a P(yes) of 0.5. Intervals are
+    95%, None where one example cannot give any; `lowest` is the lower bound that a choice goes by."""
 
-    band: Band
+    band: Band | None
     agreement: float
     agreement_ci: list[float] | None
     lowest: float
@@ -89,7 +89,8 @@ class Point:
     def as_dict(self, price: float | None) -> dict[str, Any]:
         calls = 1000 * (1 - self.coverage)
         return {
-            **{"low": self.band.low, "high": self.band.high},
+            "low": None if self.band is None else self.band.low,
+            "high": None if self.band is None else self.band.high,
             **{k: v for k, v in vars(self).items() if k not in ("band", "lowest")},
             "agreement_at_least": self.lowest,
             "calls_per_1000": calls,
@@ -124,8 +125,11 @@ def choose_band(
     points = measure(chosen_on, frontier(chosen_on, ceiling), ceiling, draws, seed)
     best = cheapest(points, wanted, chosen_on)
     judged = rest if len(rest) else chosen_on
-    shown = list(dict.fromkeys([NOTHING, *_thinned(points), best.band]))
-    curve = measure(judged, sorted(shown, key=lambda band: int(_inside(judged, band).sum())), ceiling, draws, seed)
+    assert best.band is not None  # it is one of the frontier
+    shown = sorted(
+        {*_thinned(points), best.band}, key=lambda band: (int(_inside(judged, band).sum()), band.high - band.low)
+    )
+    curve = measure(judged, [None, *shown], ceiling, draws, seed)
     of = {point.band: point.as_dict(price) for point in curve}
     return {
         "schema_version": SCHEMA_VERSION,
@@ -139,7 +143,7 @@ def choose_band(
         "unrated": unrated,
         "chosen_on": {"examples": chosen_on.examples, "verdicts": len(chosen_on), **best.as_dict(price)},
         "held_out": {"examples": rest.examples, "verdicts": len(rest), **of[best.band]} if len(rest) else None,
-        "verifier_alone": of[NOTHING],
+        "verifier_alone": of[None],
         "curve": list(of.values()),
     }
 
@@ -173,8 +177,9 @@ def frontier(validation: Validation, ceiling: float = 1.0) -> list[Band]:
     wrong_lh = wrong_before[end_h] - wrong_before[first_l][:, None]
     gain_lh = wrong_lh - (1 - ceiling) * calls_lh  # mistakes made good, less what the teacher makes of its own
     gains, calls = gain_lh.ravel(), calls_lh.ravel()
+    widths = (np.array(highs) - np.array(lows)[:, None]).ravel()
     best, last, kept = -np.inf, 0, []
-    for index in np.lexsort((-gains, calls)):
+    for index in np.lexsort((widths, -gains, calls)):  # of bands alike in this sample the narrowest: others hold more
         no_better = gains[index] > gains.max() - 1e-9 and calls[index] >= 1.1 * last + 1
         if gains[index] > best + 1e-9 or no_better:
             best, last = gains[index], calls[index]
@@ -194,7 +199,7 @@ def _rounded(end: float) -> float:
     return float(f"{max(0.0, end):.3g}")
 
 
-def measure(validation: Validation, bands: Sequence[Band], ceiling: float, draws: int, seed: int) -> list[Point]:
+def measure(validation: Validation, bands: Sequence[Band | None], ceiling: float, draws: int, seed: int) -> list[Point]:
     """Each band on these pairs, all under the same bootstrap draws."""
     examples, row = np.unique(validation.example, return_inverse=True)
     inside_bp = np.array([_inside(validation, band) for band in bands])
@@ -247,13 +252,15 @@ def cheapest(points: Sequence[Point], wanted: float, chosen_on: Validation) -> P
     )
 
 
-def _inside(validation: Validation, band: Band) -> BoolArray:
+def _inside(validation: Validation, band: Band | None) -> BoolArray:
+    if band is None:
+        return np.zeros(len(validation), dtype=bool)
     return (validation.p_yes >= band.low) & (validation.p_yes <= band.high)
 
 
 def _thinned(points: Sequence[Point]) -> list[Band]:
     """The last band within each share of SHOWN."""
-    within = [[point.band for point in points if 1 - point.coverage <= share + 1e-9] for share in SHOWN]
+    within = [[p.band for p in points if p.band and p.calls and 1 - p.coverage <= share + 1e-9] for share in SHOWN]
     return [bands[-1] for bands in within if bands]
 
 

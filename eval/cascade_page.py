@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..verifier.text import one_line
 from . import pages, plots
 
 if TYPE_CHECKING:
@@ -65,13 +66,13 @@ def as_text(found: dict[str, Any]) -> str:
         table = [[*row[:4], row[5]] for row in table]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
-    return "\n".join([*sentences(found), "", *lines, "", *notes(found)])
+    return "\n".join(map(one_line, [*sentences(found), "", *lines, "", *notes(found)]))
 
 
 def _row(point: dict[str, Any]) -> list[str]:
     cost = "" if point["cost_per_1000"] is None else f"{point['cost_per_1000']:.4g}"
     figures = [_interval(point, name) for name in ("agreement", "coverage")]
-    return [_band(point) if point["calls"] else "none", *figures, f"{point['calls_per_1000']:.1f}", cost]
+    return ["none" if point["low"] is None else _band(point), *figures, f"{point['calls_per_1000']:.1f}", cost]
 
 
 def _chosen(point: dict[str, Any], found: dict[str, Any]) -> bool:

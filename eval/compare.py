@@ -17,7 +17,7 @@ McNemar's test takes pairs for independent; verdicts on one example are not, so 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,28 +29,32 @@ from .pairs import MISSING, BoolArray, as_arrays, matched
 
 CONTRADICTED, NOT_CONTRADICTED = "criterion contradicts the image", "text and image allow the same"
 N, ONLY_A, ONLY_B = range(3)
+Key = tuple[str, str]  # of a pair: rollout and criterion
 
 
 def compare(
     a: Sequence[Verdict],
     b: Sequence[Verdict],
     reference: Sequence[Verdict] | None = None,
-    contradicted: set[tuple[str, str]] | None = None,
+    contradicted: Collection[Key] | None = None,
     draws: int = 1000,
     seed: int = 0,
     names: tuple[str, str, str] = ("table A", "table B", "the reference"),
+    untold: Collection[Key] = (),
 ) -> dict[str, Any]:
-    """{"slices": {name: {"missing": n, "says_yes": paired, "right": paired, "false_yes": paired}}, "examples": n};
-    the last two with a reference only. `contradicted` are the keys of pairs whose text-mode and image-mode reference
-    differ. Raises InputError where the tables do not judge the same pairs."""
+    """{"slices": {name: {"missing": n, "says_yes": paired, "right": paired, "false_yes": paired}}, "examples": how many
+    the counted pairs come from, "untold": n}; `right` and `false_yes` with a reference only. `contradicted` are the keys
+    of pairs whose text-mode and image-mode reference differ, `untold` those of which one of the two is missing: they are
+    in neither of these slices. Raises InputError where the tables do not judge the same pairs."""
     rows = matched(a, b, names[:2])
     pairs = as_arrays(rows)
     truth = np.full(len(rows), MISSING)
     if reference is not None:
         truth = as_arrays(matched(a, reference, (names[0], names[2]))).b
     found: dict[str, dict[str, Any]] = {}
-    for name, chosen in _slices(rows, contradicted).items():
-        known = chosen & pairs.known & ((truth != MISSING) | (reference is None))
+    counted = pairs.known & ((truth != MISSING) | (reference is None))
+    for name, chosen in _slices(rows, contradicted, untold).items():
+        known = chosen & counted
         found[name] = {"missing": int((chosen & ~known).sum())}
         views = {"says_yes": (known, pairs.a == 1, pairs.b == 1)}
         if reference is not None:
@@ -60,16 +64,20 @@ def compare(
             found[name][view] = paired(of_a[where], of_b[where], pairs.example[where], pairs.examples, draws, seed)
     for view in ("says_yes", "right", "false_yes"):
         _correct([slice_[view] for slice_ in found.values() if view in slice_])
-    return {"slices": found, "examples": pairs.examples}
+    examples = len(np.unique(pairs.example[counted]))
+    return {"slices": found, "examples": examples, "untold": sum(a.key in untold for a, _ in rows)}
 
 
-def _slices(rows: Sequence[tuple[Verdict, Verdict]], contradicted: set[tuple[str, str]] | None) -> dict[str, BoolArray]:
+def _slices(
+    rows: Sequence[tuple[Verdict, Verdict]], contradicted: Collection[Key] | None, untold: Collection[Key]
+) -> dict[str, BoolArray]:
     out = {"overall": np.ones(len(rows), dtype=bool)}
     group_of = np.array([a.dimension or b.dimension for a, b in rows], dtype=object)
     out |= {group: mask for group in GROUPS if (mask := group_of == group).any()}
     if contradicted is not None:
         against = np.array([a.key in contradicted for a, _ in rows], dtype=bool)
-        out |= {CONTRADICTED: against, NOT_CONTRADICTED: ~against}
+        told = np.array([a.key not in untold for a, _ in rows], dtype=bool)
+        out |= {CONTRADICTED: against & told, NOT_CONTRADICTED: ~against & told}
     return out
 
 
@@ -122,6 +130,11 @@ def what_it_tells(result: dict[str, Any], modes: tuple[str, str], with_reference
     if not with_reference:
         return [*out, "Without a reference this says how often A and B differ, not which of them is right."]
     out += [_difference(name, slice_["right"]) for name, slice_ in slices.items()]
+    if result["untold"]:
+        out.append(
+            f"Of {result['untold']} pairs the reference is missing in one of the modes: whether their criterion "
+            "contradicts the image is not known, and they are in neither of these slices."
+        )
     if set(modes) == {"image", "text"}:
         out += _on_modes(slices, "AB"[modes.index("text")])
     return [
@@ -138,7 +151,7 @@ def _difference(name: str, right: dict[str, Any]) -> str:
         return f"{name}: all pairs come from one example, or no interval was asked for; nothing about other examples."
     if ci[0] <= 0 <= ci[1]:
         apart, most = right["only_a"] + right["only_b"], max(-ci[0], ci[1])
-        hidden = f"one of up to {most:.3f} could hide here"
+        hidden = f"one of up to {most:.3f} could hide here" if apart else "how large a one could hide, they cannot tell"
         return f"{name}: no difference is shown ({apart} pairs set A and B apart); {hidden}."
     better, worse = ("B", "A") if ci[0] > 0 else ("A", "B")
     low, high = sorted(map(abs, ci))

@@ -12,7 +12,8 @@ same on both sides and would hide the rest.
     pooled_cosine  over the tokens of all groups at once: what their summed gradient feels
 
 A group counts where the teacher's advantages have any spread; `flat` are those where they are zero throughout, and
-`invented` those of them to which the judge gives credit nevertheless.
+`invented` those of them to which the judge gives credit nevertheless. Of those that count, `silent` are those to which
+the judge gives none, and `unranked` those where one side knows no reward, so that they are not in `best_changes`.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ def fidelity(teacher: Sequence[GroupCredit], judge: Sequence[GroupCredit], draws
         "sign": np.array([_same_sign(t.advantages_t, j.advantages_t) for t, j in kept]),
         "best_changes": np.array([_best_changes(t.rewards_g, j.rewards_g) for t, j in kept]),
     }
+    figures["unranked"] = int(np.isnan(rows["best_changes"]).sum())
     for name, value_k in rows.items():
         figures |= _mean_and_spread(name, value_k, draws, seed)
     figures["pooled_cosine"] = _pooled(teacher, judge) if kept else None

@@ -74,7 +74,8 @@ def basis(counts_ec: FloatArray) -> dict[str, int]:
     known, yes, no = examples(YES_YES, YES_NO, NO_YES, NO_NO), examples(YES_YES, YES_NO), examples(NO_YES, NO_NO)
     of = dict.fromkeys(METRICS, known)
     of |= {"balanced_accuracy": min(yes, no), "false_yes": no, "false_no": yes}
-    of |= dict.fromkeys(("auroc", "ece"), examples(WITH_P)) | dict.fromkeys(("span_exact", "span_iou"), examples(SPANS))
+    of |= {"auroc": min(yes, no, examples(WITH_P)), "ece": examples(WITH_P)}
+    of |= dict.fromkeys(("span_exact", "span_iou"), examples(SPANS))
     return of | {"span_end_chars": examples(ENDS), "span_end_tokens": examples(TOKEN_ENDS)}
 
 

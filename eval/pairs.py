@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..verifier.errors import InputError
-from ..verifier.schema import Verdict
+from ..verifier.schema import Rollout, Verdict
 from . import metrics
 from .bootstrap import Clustered
 from .metrics import FloatArray, IntArray, Ranked
@@ -46,8 +46,9 @@ class Pairs:
 def matched(reference: Sequence[Verdict], other: Sequence[Verdict], names: Names) -> list[tuple[Verdict, Verdict]]:
     """Pairs of verdicts on the same rollout and criterion, in the reference's order; other sets are refused."""
     b_of = {verdict.key: verdict for verdict in other}
-    pairs = [(a, b) for a in reference if (b := b_of.get(a.key)) is not None]
-    if not len(pairs) == len(reference) == len(other) == len(b_of):
+    distinct = len(b_of)
+    pairs = [(a, b) for a in reference if (b := b_of.pop(a.key, None)) is not None]  # taken: a second a finds none
+    if not len(pairs) == len(reference) == len(other) == distinct:
         _refuse(reference, other, names)
     for a, b in pairs:
         if a.example_id != b.example_id:
@@ -78,6 +79,15 @@ def _refuse(reference: Sequence[Verdict], other: Sequence[Verdict], names: Names
                     f"rollout {rollout_id!r}, criterion {criterion_id!r} is in {present} ({len(here)} rows) but not in "
                     f"{absent} ({len(there)} rows); compare tables of the same rollouts and criteria"
                 )
+
+
+def check_example(verdict: Verdict, rollout: Rollout) -> None:
+    """Refuses a verdict on a rollout that has the same id, but answers another example."""
+    if verdict.example_id != rollout.example_id:
+        raise InputError(
+            f"the verdicts say that rollout {rollout.rollout_id!r} answers example {verdict.example_id!r}, the rollouts "
+            f"table that it answers {rollout.example_id!r}; give the rollouts that were judged"
+        )
 
 
 def as_arrays(pairs: Sequence[tuple[Verdict, Verdict]], token_offsets: Mapping[str, ArrayLike] | None = None) -> Pairs:

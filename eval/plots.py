@@ -27,6 +27,7 @@ SMOOTH_FROM = 20  # steps; fewer are drawn as they are
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "claimwise",  # the same input gives the same file
+    "text.parse_math": False,  # a name may hold dollars
     "font.size": 9,
     "legend.frameon": False,
     "axes.spines.top": False,

@@ -204,9 +204,20 @@ def _counts(rows: Sequence[Judged]) -> dict[str, int]:
 
 
 def judge_errors(agreement: Mapping[str, Any]) -> dict[str, Any]:
-    """Per dimension the judge's false_yes, false_no, and "_ci" of both, out of what `claimwise agree --json` says."""
+    """Per dimension the judge's false_yes, false_no, and "_ci" of both, out of what `claimwise agree --json` says. Raises
+    ValueError for what is neither null nor a share, or two of them."""
     names = ("false_yes", "false_no", "false_yes_ci", "false_no_ci")
-    return {group: {n: found.get(n) for n in names} for group, found in agreement["by_dimension"].items()}
+    out = {group: {n: found.get(n) for n in names} for group, found in agreement["by_dimension"].items()}
+    for group, rates in out.items():
+        for name, value in rates.items():
+            pair = name.endswith("_ci") and isinstance(value, list) and len(value) == 2
+            if value is not None and not all(map(_is_share, value if pair else [value])):
+                raise ValueError(f"{name} of {group} is {value!r}")
+    return out
+
+
+def _is_share(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
 
 
 def _judge(rows: Sequence[Judged], figures: Mapping[str, Any], rates: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import Any
 
 from ..verifier.errors import InputError
 from ..verifier.tables import atomic_write
+from ..verifier.text import excerpt
 from . import pages, plots
 from .report_blocks import CreditView, Report, signed, three
 from .report_data import read_object
@@ -54,12 +55,21 @@ def write_report(runs: Sequence[str | Path], out: str | Path | None = None) -> P
 
 
 def read_report(folder: Path) -> Report:
+    """Raises InputError for a folder that cannot be read, and for files that nobody's claimwise wrote so."""
     needed, make = KINDS[kind_of(folder)]
     if not (folder / needed).is_file():
         raise InputError(
             f"{folder} has no {needed}, so the run in it is not finished; the command that began it goes on"
         )
-    return make(folder)
+    try:
+        return make(folder)
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"{folder}: one of its files is not as claimwise writes it ({type(error).__name__}: {excerpt(error)}); the "
+            "command that made the folder makes it anew"
+        ) from error
 
 
 def kind_of(folder: Path) -> str:
@@ -68,7 +78,7 @@ def kind_of(folder: Path) -> str:
         raise InputError(f"{folder}: there is no such folder; give the folder of a run, such as runs/quickstart")
     if (folder / "run.json").is_file():
         command = read_object(folder / "run.json", "claimwise").get("command")
-        if command in KINDS:
+        if isinstance(command, str) and command in KINDS:
             return command
         raise InputError(f"{folder / 'run.json'}: there is no report of {command!r}; there is of {', '.join(KINDS)}")
     for command, (needed, _) in KINDS.items():

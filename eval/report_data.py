@@ -11,7 +11,6 @@ key.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from ..verifier.schema import Example, Rollout, Verdict
 from ..verifier.tables import read_examples, read_rollouts, read_verdicts
 from .report_credit import Credit, parse_credit
 
+LARGEST = 2.0**1023  # a whole number in JSON may exceed what a float holds
 TABLES = ("gold-image", "gold-text", "image", "text", "base")
 
 
@@ -124,7 +124,7 @@ def series(log: Sequence[Mapping[str, Any]], key: str) -> list[tuple[int, float]
 
 
 def is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST  # NaN is not less
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
@@ -175,7 +175,7 @@ def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = _loads(line)
         except (ValueError, RecursionError) as error:
             raise InputError(f"{path}, row {number}: it is not JSON ({error}); give one object a line") from None
         if not isinstance(row, dict):
@@ -193,9 +193,14 @@ def read_object(path: Path, maker: str) -> dict[str, Any]:
 
 def read_json(path: Path) -> Any:
     try:
-        return json.loads(_text(path))
+        return _loads(_text(path))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: it is not JSON ({error})") from None
+
+
+def _loads(text: str) -> Any:
+    """NaN and Infinity, which Python's json writes for a figure without a basis, are null."""
+    return json.loads(text, parse_constant=lambda _: None)
 
 
 def _text(path: Path) -> str:

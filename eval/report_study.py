@@ -55,7 +55,7 @@ def _study(name: str, study: dict[str, Any]) -> Report:
 
 
 def _table(settings: Mapping[str, Any], table: Mapping[str, Any]) -> list[Block]:
-    metrics = list(next(iter(table["means"].values())))
+    metrics = list(next(iter(table["means"].values()), ()))
     means = [
         [Cell(value, f"{table['seeds'][value]} seeds"), *(Cell(three(row[metric])) for metric in metrics)]
         for value, row in table["means"].items()
@@ -66,7 +66,7 @@ def _table(settings: Mapping[str, Any], table: Mapping[str, Any]) -> list[Block]
     ]
     caption = "Paired differences over seeds, 95% intervals (Student’s t). * p < 0.05 after Holm’s correction over the "
     return [
-        *(Text(sentence) for sentence in table["words"]),
+        *(Text(str(sentence)) for sentence in table["words"]),
         Table("Means over seeds.", [settings["compare"], *metrics], means),
         Table(
             caption

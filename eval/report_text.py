@@ -27,7 +27,7 @@ def _report(report: Report) -> Iterator[str]:
 
 def plain(text: str) -> str:
     """On one line, with nothing in it that Markdown or HTML would read."""
-    return re.sub(r"([\\`*_\[\]<>|#~&])", r"\\\1", " ".join(text.split()))
+    return re.sub(r"([\\`*_\[\]<>|#~&])", r"\\\1", " ".join(str(text).split()))
 
 
 def _block(block: Block) -> Iterator[str]:

@@ -11,11 +11,13 @@ In: the examples and rollouts that were judged. Out: per name a function from a 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from ..verifier.errors import InputError
 from ..verifier.schema import Example, Rollout, Verdict
+from .pairs import check_example
 
 Label = Callable[[Verdict], str | None]
 OF_EXAMPLES = ("label", "source", "difficulty")
@@ -59,8 +61,14 @@ def _of_rollout(name: str, rollouts: Sequence[Rollout]) -> Label:
         "policy": lambda rollout: rollout.policy,
         "slice": _slice,
     }[name]
-    values = {rollout.rollout_id: label_of(rollout) for rollout in rollouts}
-    return lambda v: _find(values, v.rollout_id, "rollouts", "rollout")
+    by_id = {rollout.rollout_id: rollout for rollout in rollouts}
+
+    def label(verdict: Verdict) -> str:
+        rollout = _find(by_id, verdict.rollout_id, "rollouts", "rollout")
+        check_example(verdict, rollout)
+        return label_of(rollout)
+
+    return label
 
 
 def _slice(rollout: Rollout) -> str:
@@ -76,7 +84,7 @@ def _quarters(lengths: Sequence[int]) -> Callable[[Rollout], str]:
     return lambda rollout: names[int(np.searchsorted(edges, len(rollout.response)))]
 
 
-def _find(table: dict, key: object, kind: str, what: str) -> str | None:
+def _find(table: dict, key: object, kind: str, what: str) -> Any:
     if key not in table:
         raise InputError(f"the {kind} table has no {what} {key!r}; give the {kind} that the verdicts were made on")
     return table[key]

@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from ..verifier.errors import InputError
-from .benchmark_tasks import BENCHMARKS, GROUPS, TITLES, Benchmark, Task
+from ..verifier.text import clean
+from .benchmark_tasks import ALIKE, BENCHMARKS, GROUPS, TITLES, Benchmark, Task
 
 PATTERNS = ("*_acc.csv", "*_score.csv", "*results.json")
 COPY = "_cotpost"  # VLMEvalKit's COT tasks leave their table twice
@@ -119,15 +120,16 @@ def _tasks(harness: str) -> list[Wanted]:
 def _open_vlmevalkit(path: Path) -> Opened:
     stem = path.stem.replace(COPY, "")
     named = [wanted for wanted in _tasks("vlmevalkit") if f"_{wanted[2]}_" in stem]
-    if not named or not stem.endswith(("_acc", "_score")):
-        raise Unreadable("no task of these benchmarks is in its name")
+    alike = next((name for name in ALIKE if f"_{name}_" in stem), None)
+    if alike or not named or not stem.endswith(("_acc", "_score")):
+        raise Unreadable(f"no task of these benchmarks is in its name{f', but {alike}' if alike else ''}")
     longest = max((name for *_, name in named), key=len)  # MathVerse_MINI is in MathVerse_MINI_Vision_Only
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with path.open(encoding="utf-8-sig", newline="") as file:
             rows = list(csv.DictReader(file))
     except (OSError, ValueError, csv.Error) as error:
         raise Unreadable(f"it cannot be read ({error})") from None
-    column = f"{stem[: stem.rindex(f'_{longest}_')]} ({TITLES['vlmevalkit']})"
+    column = f"{clean(stem[: stem.rindex(f'_{longest}_')])} ({TITLES['vlmevalkit']})"
     return Opened(column, [wanted for wanted in named if wanted[2] == longest], lambda task, _: _row(task, rows))
 
 
@@ -136,13 +138,13 @@ def _open_lmms_eval(path: Path) -> Opened:
         content = json.loads(path.read_text(encoding="utf-8"))
         model = content.get("model_name") or content.get("model_source") or path.parent.name
         values = {task: _metrics(own) for task, own in content["results"].items()}
-    except (OSError, ValueError, LookupError, AttributeError, TypeError) as error:
+    except (OSError, ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
         raise Unreadable(f"it is no result of lmms-eval ({error})") from None
     named = [wanted for wanted in _tasks("lmms-eval") if wanted[2] in values]
     if not named:
         raise Unreadable(f"no task of these benchmarks is in it, but {', '.join(values) or 'nothing'}")
     others = [task for task in values if task not in {name for *_, name in named}]
-    return Opened(f"{model} ({TITLES['lmms-eval']})", named, lambda _, name: values[name], others)
+    return Opened(f"{clean(str(model))} ({TITLES['lmms-eval']})", named, lambda _, name: values[name], others)
 
 
 def _metrics(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -169,7 +171,8 @@ def _row(task: Task, rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 def _score(values: Mapping[str, Any], task: Task) -> float:
-    """In percent. A cell may be a number or "41.90%"; a score out of 0..100 is another layout, and refused."""
+    """In percent. A cell may be a number or "41.90%"; a score out of 0..100 is another layout, and refused. So is one of
+    1% or less, but for 0, where percents stand: it is a share."""
     numbers = []
     for name in task.values:
         try:
@@ -179,6 +182,8 @@ def _score(values: Mapping[str, Any], task: Task) -> float:
     score = task.to_percent * sum(numbers) / len(numbers)
     if not (math.isfinite(score) and 0 <= score <= 100 + 1e-9):
         raise Unreadable(f"{' and '.join(task.values)} give {score:g}%; that is another layout than the one known here")
+    if task.to_percent == 1 and 0 < max(numbers) <= 1:
+        raise Unreadable(f"{' and '.join(task.values)} give {score:g}%; percents should stand there, not shares")
     return score
 
 

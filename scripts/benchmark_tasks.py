@@ -56,6 +56,12 @@ class Benchmark:
         return self.vlmevalkit if harness == "vlmevalkit" else self.lmms_eval
 
 
+# Other data sets of VLMEvalKit whose names begin as one of those below; their results are no results of these.
+ALIKE = ("MMBench_DEV_EN_V11", "MathVision_MINI", "DynaMath_noprompt")
+ALIKE += tuple(
+    f"MathVerse_MINI_{part}" for part in ("Text_Dominant", "Text_Lite", "Vision_Dominant", "Vision_Intensive")
+)
+
 _DYNAMATH, _HALLUSION = ("DynaMath",), ("aAcc", "fAcc", "qAcc")
 _MMBENCH_PLAIN = Task(("mmbench_en_dev", "mmbench_en_dev_static"), ("gpt_eval_score",), 1)
 _WEMATH = ("WeMath_COT", "WeMath")  # the prompts of the plain ones want the letter alone, at once

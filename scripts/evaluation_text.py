@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..eval.policy import ANSWER, FIGURES, GIVEN_RIGHT, HEADLINE
+from ..eval.report_text import plain
+from ..verifier.text import one_line
 
 LABELS = {
     HEADLINE: "right answer, but a VF criterion failed",
@@ -27,18 +29,18 @@ def as_text(result: Mapping[str, Any]) -> str:
     for table in _tables(result):
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines += ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table] + [""]
-    return "\n".join([*lines, *_remarks(result)])
+    return "\n".join(map(one_line, [*lines, *_remarks(result)]))
 
 
 def as_markdown(result: Mapping[str, Any]) -> str:
     lines = ["# Policies on held-out rubric data", ""]
     for head, *rows in _tables(result):
-        lines += [_row(head), _row(["---"] * len(head)), *(_row(row) for row in rows), ""]
-    return "\n".join([*lines, *(f"- {remark}" for remark in _remarks(result))]) + "\n"
+        lines += [_row(head), "|---" * len(head) + "|", *(_row(row) for row in rows), ""]
+    return "\n".join([*lines, *(f"- {plain(remark)}" for remark in _remarks(result))]) + "\n"
 
 
 def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cell.strip().replace('|', chr(92) + '|') for cell in cells)} |"
+    return f"| {' | '.join(map(plain, cells))} |"
 
 
 def _tables(result: Mapping[str, Any]) -> list[Table]:

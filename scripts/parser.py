@@ -33,7 +33,10 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def _natural(text: str) -> int:
-    number = int(text)
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"it is {text!r}; it must be a whole number") from None
     if number < 0:
         raise argparse.ArgumentTypeError(f"it is {number}; it cannot be negative")
     return number

@@ -164,8 +164,9 @@ def test_other_sets_are_refused():
         agree(a, a[:2])
     with pytest.raises(InputError, match=r"'r1', criterion 'c' is in the other table .* but not in the reference"):
         agree(a[:1], a)
-    with pytest.raises(InputError, match="twice"):
-        agree(a, [*a, a[0]])
+    for one, other in ((a, [*a, a[0]]), ([a[0], a[0]], a[:2]), (a[:2], [a[0], a[0]])):
+        with pytest.raises(InputError, match="twice"):
+            agree(one, other)
     with pytest.raises(InputError, match="rollout 'r1' belongs to example 'e0' in the reference table but to 'e1'"):
         agree(a[:2], table("yn", per_example=1))
     with pytest.raises(InputError, match="draws"):
@@ -217,6 +218,17 @@ def test_breakdowns():
     assert result["by_policy"]["q"]["agreement"] == 0.5 and result["by_slice"]["number"]["false_yes"] == 1
 
 
+def test_an_interval_needs_two_examples_of_each_class():
+    # A says yes in e0 only: no draw tells how P(yes) would rank another example's.
+    a = table("yynnnn")
+    b = [replace(v, p_yes=p) for v, p in zip(table("ynnnny"), (0.9, 0.4, 0.3, 0.1, 0.2, 0.6), strict=True)]
+    found = agree(a, b)["overall"]
+    assert found["auroc"] == 7 / 8
+    for name in ("auroc", "balanced_accuracy", "false_no"):
+        assert found[f"{name}_ci"] is None and found["undefined"][f"{name}_ci"] == "it rests on a single example"
+    assert found["ece_ci"] is not None and found["false_yes_ci"] is not None
+
+
 def test_breakdowns_need_their_tables():
     examples, rollouts = small_world()
     for name, tables, message in [
@@ -228,6 +240,9 @@ def test_breakdowns_need_their_tables():
             labels_by([name], *tables)
     with pytest.raises(InputError, match="the rollouts table has no rollout 'r3'"):
         agree(table("ynyn"), table("yyyn"), by=labels_by(["policy"], examples, rollouts[:3]))
+    elsewhere = [replace(r, example_id="e1") for r in rollouts]
+    with pytest.raises(InputError, match="'r0' answers example 'e0', the rollouts table that it answers 'e1'"):
+        agree(table("ynyn"), table("yyyn"), by=labels_by(["length"], examples, elsewhere))
 
 
 def test_the_ceiling_may_cover_a_part():
@@ -297,6 +312,29 @@ def test_command_with_ceiling_and_breakdowns(tmp_path, capsys):
     assert any(line.startswith("ceiling 1: ") and "4 of 4 pairs" in line for line in lines)
 
 
+def test_what_was_asked_again_is_counted_whoever_answered(tmp_path, capsys):
+    for name, answers in (("a", "ynyn"), ("b", "-y-n"), ("again", "yn--")):
+        write_verdicts(tmp_path / f"{name}.jsonl", table(answers))
+    write_verdicts(tmp_path / "none.jsonl", [])
+    argv = tmp_path / "a.jsonl", tmp_path / "b.jsonl", "--ceiling", tmp_path / "again.jsonl"
+    _, out, _ = run(capsys, *argv, "--ceiling", tmp_path / "none.jsonl")
+    assert "again.jsonl, j in text mode, 4 of 4 pairs asked again" in out  # though B has verdicts on two of them
+    assert "none.jsonl, empty, 0 of 4 pairs asked again" in out
+
+
+def test_names_of_any_kind_keep_to_their_line(tmp_path, capsys):
+    examples, rollouts = small_world()
+    odd = "two\nlines\u2028three \x1b[31m"
+    write_examples(tmp_path / "e.jsonl", [replace(e, source=f"{odd} {e.source}") for e in examples])
+    write_rollouts(tmp_path / "r.jsonl", [replace(r, policy=odd) for r in rollouts])
+    write_verdicts(tmp_path / "a.jsonl", table("ynyn", judge=odd, dimensions=""))
+    argv = [tmp_path / "a.jsonl"] * 2
+    more = "--by", "all", "--examples", tmp_path / "e.jsonl", "--rollouts", tmp_path / "r.jsonl"
+    _, out, _ = run(capsys, *argv, *more, "--ceiling", tmp_path / "a.jsonl")
+    assert "source: two lines three  [31m a  " in out and "\x1b" not in out and "\u2028" not in out
+    assert not any(line.startswith("lines") for line in out.splitlines())
+
+
 def test_command_bad_input(tmp_path, capsys):
     write_verdicts(tmp_path / "a.jsonl", table("yn"))
     write_verdicts(tmp_path / "b.jsonl", table("yny"))
@@ -311,6 +349,7 @@ def test_command_bad_input(tmp_path, capsys):
         assert named in err and str(tmp_path / other) in err
     for flags, named in [
         (("--draws", -1), "draws"),
+        (("--seed", "few"), "--seed: it is 'few'; it must be a whole number"),
         (("--by", "colour"), "'colour' is not one of"),
         (("--by", "source"), "--examples"),
         (("--tokenizer", "x"), "--rollouts"),

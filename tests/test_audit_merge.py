@@ -4,6 +4,7 @@ everything that could have been drawn, tables, quality, and bad exports."""
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from claimwise.eval.audit_sample import draw, population
 from claimwise.scripts.cli import main
 from claimwise.verifier.errors import InputError
 from claimwise.verifier.schema import Verdict
-from claimwise.verifier.tables import read_verdicts
+from claimwise.verifier.tables import read_verdicts, write_examples, write_rollouts, write_verdicts
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -99,6 +100,7 @@ def test_tables_and_majority():
     assert [v.verdict for v in most] == [True, False, True, None]
     assert most[3].error == "nobody could tell" and (most[0].judge, most[0].dimension) == ("people", "VF")
     assert majority(rows[:2], ASKED)[2].error == "a tie, 1 to 1"
+    assert majority([rows[0], rows[2]], ASKED)[3].error == "not answered"
     counts = {"answered": 4, "cannot_tell": 1, "unanswered": 0, "hinted": 0, "changed": 1}
     assert summary_of(people[1], ASKED) == {"name": "B", **counts}
     assert summary_of(people[2], ASKED)["hinted"] == 1
@@ -159,7 +161,7 @@ def test_weights_undo_the_sampling():
     """People are judge A, and judge B is wrong once in 48: over many draws of 10 the weighted disagreement is 1 in 46 of
     the known pairs, while the raw one is several times that, for the rare stratum is drawn on purpose."""
     examples, rollouts, a, b = tables()
-    everything, _ = population(examples, rollouts, {"A": a, "B": b})
+    everything, *_ = population(examples, rollouts, {"A": a, "B": b})
     people, other = {v.key: v for v in a}, {v.key: v for v in b}
     raw, unlike, of = [], [], []
     for seed in range(1500):
@@ -200,7 +202,7 @@ def folder(tmp_path, capsys):
 
 def export(folder, name, change=None, file=None):
     """An export in which everybody says yes; `change` edits it."""
-    rows = [json.loads(line) for line in (folder / "page.key.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (folder / "page.key.jsonl").read_text().split("\n") if line]
     quality = {"true": "yes"}
     answer = {"verdict": "yes", "blind": "yes", "marked": False, "at": "2026-11-29T10:00:00Z", "quality": quality}
     found = {"format": "claimwise-audit", "version": 1, "page": rows[0]["page"], "annotator": name}
@@ -268,11 +270,46 @@ def test_bad_exports(folder, capsys, change, error):
     assert not list(folder.glob("people*"))
 
 
+@pytest.mark.parametrize("name", ["x" * 61, "half \ud800"])
+def test_a_name_that_no_table_can_bear_leaves_no_table(folder, capsys, name):
+    assert merge(folder, export(folder, "Ada"), export(folder, name, file="other")) == 2
+    said = capsys.readouterr().err
+    assert "other.json: the person's name" in said and said.count("\n") == 1 and not list(folder.glob("people*"))
+
+
+def test_ids_and_names_with_line_breaks(tmp_path, capsys):
+    odd = "e\u20280\x85 <b>"
+    examples, rollouts, a, b = tables()
+    odd_ids = {name: f"{name} {odd}" for name in (e.example_id for e in examples)}
+    write_examples(tmp_path / "examples.parquet", [replace(e, example_id=odd_ids[e.example_id]) for e in examples])
+    write_rollouts(tmp_path / "rollouts.parquet", [replace(r, example_id=odd_ids[r.example_id]) for r in rollouts])
+    for name, rows in (("a", a), ("b", b)):
+        rows = [replace(v, example_id=odd_ids[v.example_id], judge=f"{v.judge}\n{odd}") for v in rows]
+        write_verdicts(tmp_path / f"{name}.jsonl", rows)
+    assert main(sample_flags(tmp_path, tmp_path / "page.html")) == 0
+    assert merge(tmp_path, export(tmp_path, "Ada\nL."), "--verdicts", f"{tmp_path}/a.jsonl") == 0
+    assert len(read_verdicts(tmp_path / "people.ada-l.jsonl")) == 12
+    out = capsys.readouterr().out
+    assert "Ada L.: 12 of 12" in out and "judge-a e 0  <b> (" in out
+
+
+def test_what_is_read_is_not_written_over(folder, capsys):
+    ada, key = export(folder, "Ada"), folder / "page.key.jsonl"
+    before = key.read_bytes()
+    for out, lost in (("page.key.jsonl", "page.key.jsonl"), ("a.jsonl", "a.jsonl"), ("a.parquet", "a.ada.parquet")):
+        write_verdicts(folder / "a.ada.parquet", [])
+        judges = ["--verdicts", f"{folder}/a.jsonl", "--verdicts", f"{folder}/a.ada.parquet"]
+        argv = ["audit", "merge", f"{folder}/page.key.jsonl", str(ada), *judges, "--out", f"{folder}/{out}"]
+        assert main(argv) == 2
+        assert f"{lost} is read here and would be overwritten" in capsys.readouterr().err
+    assert key.read_bytes() == before
+
+
 def test_broken_files(folder, capsys):
     broken = folder / "broken.json"
     for content, error in (
         (b"{", "it is not JSON"),
-        (b"\xff\xfe", "it is not UTF-8 text"),
+        (b"\xff\xfe", "broken.json: it is not UTF-8 text"),
         (b"[1]", "it is no export"),
     ):
         broken.write_bytes(content)

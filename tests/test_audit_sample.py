@@ -46,8 +46,9 @@ def pairs():
 
 def test_population():
     examples, rollouts, a, b = tables()
-    found, left_out = population(examples, rollouts, {"A": a, "B": b[4:]})
-    assert (len(found), left_out) == (44, {"A": 0, "B": 4})
+    elsewhere = replace(a[0], rollout_id="another"), replace(a[0], criterion_id="c9")
+    found, left_out, unused = population(examples, rollouts, {"A": [*a, *elsewhere], "B": b[4:]})
+    assert (len(found), left_out, unused) == (44, {"A": 0, "B": 4}, {"A": 2, "B": 0})
     strata = Counter(pair.stratum for pair in population(examples, rollouts, {"A": a, "B": b})[0])
     assert strata["charts", "none", "VF", "yes", "no"] == 1  # where B differs, e0's first response
     assert strata["charts", "none", "VF", "yes", "yes"] == 1
@@ -59,7 +60,7 @@ def test_population():
 def test_both_judges_spans_are_kept_once():
     examples, rollouts, a, b = tables()
     other = [replace(b[0], span_start=2, span_end=5), *b[1:]]
-    found, _ = population(examples, rollouts, {"A": a, "B": other})
+    found, *_ = population(examples, rollouts, {"A": a, "B": other})
     assert found[0].spans == ((0, a[0].span_end), (2, 5))
     assert found[1].spans == ((0, a[1].span_end),)
     assert found[2].spans == ()
@@ -117,6 +118,8 @@ def test_bad_tables():
     examples, rollouts, a, b = tables()
     with pytest.raises(InputError, match=r"A judges a criterion of a rollout twice .*'secret-e0/attack-0'.*'c1'"):
         population(examples, rollouts, {"A": [*a, replace(a[0], mode="text")]})
+    with pytest.raises(InputError, match="'secret-e0/attack-0' answers example 'e9', the rollouts table that it answ"):
+        population(examples, rollouts, {"A": [replace(a[0], example_id="e9"), *a[1:]]})
     with pytest.raises(InputError, match="ends at 500, but the response has"):
         population(examples, rollouts, {"A": [replace(a[0], span_end=500), *a[1:]]})
     with pytest.raises(InputError, match="no criterion of these rollouts is judged in A and in B"):

@@ -138,6 +138,21 @@ def test_the_reasoning_tasks_of_lmms_eval(tmp_path, capsys):
         ("policy_MMBench_DEV_EN_acc", {"split": ["dev"], "Overall": [80.0]}, "another layout"),  # a percent already
         ("policy_CharXiv_reasoning_val_acc", {"Overall": [0.5, 0.6]}, "of its 2 rows, 2 could"),
         ("policy_LogicVista_score", {"Task&Skill": ["Overall"], "acc": [float("nan")]}, "no number under 'acc'"),
+        ("policy_LogicVista_score", {"Task&Skill": ["Overall"], "acc": [0.5]}, "not shares"),
+        (
+            "policy_HallusionBench_score",
+            {"split": ["Overall"], "aAcc": [0.7], "fAcc": [0.4], "qAcc": [0.5]},
+            "shares",
+        ),
+        # other data sets, whose names begin like ours
+        ("policy_MMBench_DEV_EN_V11_acc", {"split": ["dev"], "Overall": [0.8]}, "in its name, but MMBench_DEV_EN_V11"),
+        ("policy_MathVision_MINI_gpt-4o-mini_score", {"Subject": ["Overall"], "acc": [25.0]}, "but MathVision_MINI"),
+        ("policy_DynaMath_noprompt_score", {"Setting": ["Average"], "Overall": [0.5]}, "but DynaMath_noprompt"),
+        (
+            "policy_MathVerse_MINI_Text_Lite_score",
+            {"split": ["Vision Only"], "Overall": [60.0]},
+            "MathVerse_MINI_Text_Lite",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_named(name, columns, told, tmp_path, capsys):
@@ -150,13 +165,33 @@ def test_what_cannot_be_read_is_named(name, columns, told, tmp_path, capsys):
     assert "no score can be read" in capsys.readouterr().err
 
 
+def test_a_models_name_stays_in_its_cell(tmp_path, capsys):
+    model = "a|b\n<script> \ud800"
+    results = tmp_path / "1_results.json"
+    results.write_text(json.dumps({**LMMS_EVAL, "model_name": model}))
+    assert main(["benchmarks", "table", str(results)]) == 0
+    assert capsys.readouterr().out.splitlines()[0].startswith("percent                a|b <script> ? (lmms-eval)  ")
+    assert main(["benchmarks", "table", str(results), "--markdown"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(r"| percent | a\|b \<script\> ? (lmms-eval) | paper: SFT |")
+    assert any(line.startswith("- not read: ") for line in lines)
+
+
+def test_a_byte_order_mark_hides_no_column(tmp_path, capsys):
+    name = "policy_MathVision_score.csv"
+    (tmp_path / name).write_text("Subject,acc\nOverall,25.0\nalgebra,10.0\n", encoding="utf-8-sig")
+    (own,) = table(capsys, tmp_path)["columns"].values()
+    assert own["scores"]["MathVision"]["percent"] == 25
+
+
 def test_refused(tmp_path, capsys):
     broken, binary = tmp_path / "x_results.json", tmp_path / "policy_MMBench_DEV_EN_acc.csv"
     broken.write_text('{"results": [')
+    (deep := tmp_path / "y_results.json").write_text("[" * 100_000)
     binary.write_bytes(b"\xff\xfe\x00")
     notes = tmp_path / "notes.txt"
     notes.write_text("")
-    assert main(["benchmarks", "table", str(broken), str(binary), str(notes)]) == 2
+    assert main(["benchmarks", "table", str(broken), str(binary), str(notes), str(deep)]) == 2
     told = capsys.readouterr().err
     assert "no result of lmms-eval" in told and "it cannot be read" in told and "no result is called so" in told
     assert main(["benchmarks", "table", str(tmp_path / "nowhere")]) == 2

@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pytest
 from claimwise.eval.cascade_band import Validation, cheapest, choose_band, frontier, measure, wilson_lower
+from claimwise.eval.cascade_page import as_page, as_text
 from claimwise.scripts.cli import main
 from claimwise.verifier.cascade import Band
 from claimwise.verifier.errors import InputError
@@ -92,6 +93,17 @@ def test_prices_and_shares_of_the_chosen_band():
     # not one mistake among the 120 verdicts of its own: Wilson's bound is n / (n + z^2), with half of all 240
     assert found["chosen_on"]["agreement_at_least"] == pytest.approx((120 + 120 * 120 / (120 + 1.959964**2)) / 240)
     assert found["verifier_alone"]["agreement"] == 0.75
+
+
+def test_a_verifier_at_a_half_is_asked_about_in_every_band_but_not_alone():
+    """Half of all P(yes) are exactly .5, as equal logits give; the verifier then says no and is wrong in every other."""
+    reference, verifier = tables([(0.5, True), (0.5, False), (0.95, True), (0.05, False)] * 40)
+    found = choose_band(reference, verifier, 0.9)
+    assert found["verifier_alone"]["agreement"] == 0.75 and found["verifier_alone"]["calls"] == 0
+    assert found["band"] == [0.5, 0.5] and found["held_out"]["coverage"] == 0.5  # of bands alike the narrowest
+    table = [line.split("  ")[0] for line in as_text(found).splitlines()]
+    assert table.count("none") == 1 and table.count("0.5 to 0.5") == 1
+    assert json.loads(json.dumps(found))["curve"][0]["low"] is None and "<svg" in as_page(found)
 
 
 @pytest.mark.parametrize(("hits", "count"), [(0, 5), (5, 5), (37, 40), (999, 1000)])

@@ -53,6 +53,16 @@ def test_hand_worked():
     json.dumps(result, allow_nan=False)
 
 
+def test_a_reference_that_is_missing_in_one_mode_tells_no_slice():
+    a, b, truth = table("yyyynn--"), table("ynynnn-y"), table("ynynynyn")
+    contradicted, untold = {("r0", "c")}, {("r1", "c"), ("r2", "c")}
+    result = compare(a, b, truth, contradicted, untold=untold)
+    assert [result["slices"][name]["right"]["n"] for name in ("overall", CONTRADICTED, NOT_CONTRADICTED)] == [6, 1, 3]
+    assert (result["examples"], result["untold"]) == (3, 2)  # of e3 no pair counts
+    said = "\n".join(what_it_tells(result, ("image", "text"), True))
+    assert "6 pairs come from 3 examples" in said and "Of 2 pairs the reference is missing in one of the modes" in said
+
+
 def test_without_a_reference_only_what_they_say():
     result = compare(table("yynn"), table("ynny"))
     assert list(result["slices"]["overall"]) == ["missing", "says_yes"]
@@ -110,6 +120,9 @@ def test_what_it_tells():
     assert "overall: B is right more often than A, by 0.500" in tells(worse, truth, truth)
     slightly = [replace(v, verdict=not v.verdict) if i in (0, 2) else v for i, v in enumerate(truth)]
     assert "overall: no difference is shown (2 pairs set A and B apart)" in tells(truth, slightly, truth)
+    alike = tells(truth, truth, truth)
+    assert "overall: no difference is shown (0 pairs set A and B apart); how large a one could hide" in alike
+    assert "-0.000" not in alike
     assert "are not told apart" in tells(truth, worse, truth)
     assert "are not told apart" not in tells(truth, worse, truth, modes=("image", "image"))
 

@@ -290,6 +290,34 @@ def test_a_teacher_behind_a_server_audits_too(pictures, tmp_path, capsys):
         assert json.loads(capsys.readouterr().out.splitlines()[-1])["decided"] == 0
 
 
+def test_a_place_that_cannot_be_written_is_one_line(tmp_path, capsys, pictures):
+    write_examples(tmp_path / "e.parquet", pictures[:2])
+    (tmp_path / "file").write_text("")
+    argv = ["audit", "criteria", "--examples", str(tmp_path / "e.parquet"), "--teacher", "oracle", "--out"]
+    for out, told in (
+        (tmp_path, "a folder; give the name of a file"),
+        (tmp_path / "file/x.jsonl", "cannot be written"),
+    ):
+        assert main([*argv, str(out)]) == 2
+        said = capsys.readouterr().err.splitlines()[-1]
+        assert said.startswith("claimwise audit: ") and told in said
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["e.parquet", "file", "images"]
+
+
+def test_a_part_of_other_examples_is_not_gone_on_with(tmp_path, capsys, pictures, monkeypatch):
+    def stops(*_):
+        raise KeyboardInterrupt
+
+    argv = ["audit", "criteria", "--examples", str(tmp_path / "e.parquet"), "--teacher", "oracle"]
+    argv += ["--out", str(tmp_path / "ranked.jsonl")]
+    write_examples(tmp_path / "e.parquet", pictures[:2])
+    with monkeypatch.context() as patched:
+        patched.setattr("claimwise.eval.criteria_audit.ranked", stops)  # when all is asked
+        assert main(argv) == 130
+    write_examples(tmp_path / "e.parquet", [pictures[0], replace(pictures[1], reference="Another reference.")])
+    assert main(argv) == 2 and "other settings" in capsys.readouterr().err
+
+
 def test_command(tmp_path, capsys, pictures, assets):
     write_examples(tmp_path / "e.parquet", pictures[:3])
     argv = ["audit", "criteria", "--examples", str(tmp_path / "e.parquet"), "--teacher", "oracle"]

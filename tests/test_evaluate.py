@@ -11,6 +11,7 @@ from claimwise.distill.digits import make_example
 from claimwise.distill.oracle import OracleJudge
 from claimwise.eval.policy import RULES, Judged, corrected, evaluate, judge_errors
 from claimwise.scripts.cli import main
+from claimwise.scripts.evaluation_text import as_markdown, as_text
 from claimwise.verifier.schema import Criterion, Example, Rollout, Verdict
 from claimwise.verifier.tables import read_rollouts, read_verdicts, write_examples
 from hypothesis import given, settings
@@ -119,6 +120,30 @@ def test_the_judges_own_errors():
     # Of the scored right answers, all of e0 with one VF criterion besides the pitfall, one in five fails by mistake.
     assert judged["floor"] == pytest.approx(0.2) and set(judged["corrected"]) == {"VF"}
     assert judged["corrected"]["VF"]["value"] == pytest.approx((0.5 - 0.1) / 0.7)
+
+
+@pytest.mark.parametrize("wrong", ["x", True, [0.1], -0.1, 2])
+def test_a_rate_that_is_no_share_is_refused_before_anything_is_sampled(wrong, assets, heldout, tmp_path, capsys):
+    for name in ("false_no", "false_yes_ci"):
+        (tmp_path / "agree.json").write_text(json.dumps({"by_dimension": {"VF": {name: wrong}}}))
+        more = "--verifier", "oracle", "--agreement", str(tmp_path / "agree.json")
+        assert main(flags(assets, heldout, tmp_path / "run", *more)) == 2
+        told = capsys.readouterr().err
+        assert f"agree.json is not what claimwise agree --json prints ({name} of VF is {wrong!r})" in told
+        assert not (tmp_path / "run").exists()
+
+
+def test_names_stay_in_their_cells():
+    policy = "a|b\n<script>"
+    found = evaluate({policy: table(TABLE)})
+    told = {"responses_wanted": 8, "judge": "j\n*x*", "mode": "image"}
+    text, markdown = as_text({"settings": told, **found}), as_markdown({"settings": told, **found})
+    assert "a|b <script>: 8 of 8 responses" in text and "j *x* in image mode" in text
+    rows = [line for line in markdown.splitlines() if line.startswith("|")]
+    assert rows[0] == r"|  | a\|b \<script\> |" and rows[1] == "|---|---|"
+    assert all(line.replace(r"\|", "").count("|") == 3 for line in rows) and "<script" not in markdown.replace(
+        r"\<", ""
+    )
 
 
 # The command

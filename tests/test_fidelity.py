@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -51,7 +52,7 @@ def test_a_silent_judge_scores_nothing_and_flat_groups_do_not_count():
 
 def test_missing_rewards_leave_the_best_response_open():
     found = fidelity([group([1, -1], [1, 0])], [group([1, -1], [math.nan, math.nan])])
-    assert found["best_changes"] is None and found["cosine"] == pytest.approx(1)
+    assert found["best_changes"] is None and found["cosine"] == pytest.approx(1) and found["unranked"] == 1
 
 
 def test_other_groups_are_refused():
@@ -142,6 +143,17 @@ def test_command(files, capsys):
     assert abs(result["arms"]["component"]["coin_flip"]["cosine"]) < 1
     code, out, _ = run(capsys, files, "--arm", "prefix")
     assert code == 0 and out.splitlines()[1].startswith("prefix  1") and "per word" in out
+    assert "without a verdict" not in out
+
+
+def test_command_counts_what_is_missing(files, capsys):
+    a, b = table("ynny"), table("ynnn")
+    write_verdicts(files / "a.jsonl", a[:3])  # r1's c2 is left out
+    write_verdicts(files / "b.jsonl", [replace(v, verdict=None, error="lost") for v in b[:3]])
+    code, out, _ = run(capsys, files, "--json")
+    assert code == 0 and [json.loads(out)[f"missing_{side}"] for side in "ab"] == [1, 4]
+    code, out, _ = run(capsys, files, "--arm", "prefix")
+    assert "1 of A, 4 of B; B gives no credit at all in 1 of the groups, and 1 are not in best changes" in out
 
 
 def test_command_takes_the_policys_tokens(files, capsys, assets):
@@ -171,6 +183,10 @@ def test_command_bad_input(files, capsys):
     ]:
         code, out, err = run(capsys, files, *more)
         assert (code, out, err.count("\n")) == (2, "", 1) and named in err
+    write_examples(files / "e.jsonl", [EXAMPLE, replace(EXAMPLE, example_id="f")])
+    write_rollouts(files / "r.jsonl", [replace(r, example_id="f") for r in ROLLOUTS])
+    code, out, err = run(capsys, files)
+    assert code == 2 and "'r0' answers example 'e', the rollouts table that it answers 'f'" in err
     write_rollouts(files / "r.jsonl", ROLLOUTS[:1])
     code, out, err = run(capsys, files)
     assert code == 2 and "rollout 'r1' is judged" in err and str(files / "r.jsonl") in err

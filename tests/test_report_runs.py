@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 from claimwise.distill.validation import figures
@@ -181,3 +182,61 @@ def test_a_broken_study_is_one_line(tmp_path, name, capsys):
     assert main(["report", str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert f"{name}: it is not as claimwise study writes it" in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "keys", "value"),
+    [
+        (make_distillation, "metrics.json", ("kappa_ci",), []),
+        (make_distillation, "metrics.json", ("kappa_ci",), ["low", "high"]),
+        (make_distillation, "metrics.json", ("by_dimension", "VF"), ""),
+        (make_distillation, "metrics.json", ("agreement",), 10**400),
+        (make_distillation, "run.json", ("command",), ["distill"]),
+        (make_study, "study.json", ("tables", 0, "means"), 3),
+        (make_gradients, "gradients.json", ("contrasts", 0, "interval"), [0.5]),
+        (make_gradients, "gradients.json", ("contrasts", 0, "p"), 10**400),
+    ],
+)
+def test_files_that_are_not_as_they_are_written_are_one_line(tmp_path, make, name, keys, value, capsys):
+    folder = make(tmp_path / "run")
+    spoil(folder / name, keys, value)
+    assert main(["report", str(folder)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"claimwise report: {folder}") and error.count("\n") == 1 and len(error) < 600
+    assert not list(folder.glob("report.*"))
+
+
+def spoil(path, keys, value):
+    found = at = json.loads(path.read_text())
+    for key in keys[:-1]:
+        at = at[key]
+    at[keys[-1]] = value
+    path.write_text(json.dumps(found))
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "keys"),
+    [
+        (make_distillation, "metrics.json", ("kappa_ci", 0)),
+        (make_distillation, "metrics.json", ("by_dimension", "VF", "auroc")),
+        (make_distillation, "run.json", ("mode",)),
+        (make_study, "study.json", ("tables", 0, "means", "prefix", "digits")),
+        (make_gradients, "gradients.json", ("families", "rubric", "prefix", "snr", "value")),
+    ],
+)
+def test_what_is_not_a_number_is_unknown(tmp_path, make, name, keys):
+    folder = make(tmp_path / "run")
+    for value in (math.nan, math.inf):
+        spoil(folder / name, keys, value)  # as Python's json writes it: NaN, Infinity
+        text = write_report([folder]).read_text()
+        assert not {"nan", "inf", "[nan,", "nan]"} & set(Page(text).text.lower().split())
+        assert not any(word in (folder / "report.json").read_text() for word in ("NaN", "Infinity"))
+
+
+def test_a_name_with_dollars_is_drawn_as_it_is(tmp_path):
+    folder = make_study(tmp_path / "study")
+    found = json.loads((folder / "study.json").read_text())
+    for curve in found["curves"].values():
+        curve["$\\frac{a$"] = curve.pop("prefix")
+    (folder / "study.json").write_text(json.dumps(found))
+    assert ">$\\frac{a$</text>" in write_report([folder]).read_text()

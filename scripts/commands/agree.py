@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...verifier.tables import read_examples, read_rollouts, read_verdicts
+from ...verifier.text import one_line
 from ..parser import CommandParser
 
 BREAKDOWNS = ("dimension", "label", "source", "difficulty", "length", "policy", "slice")
@@ -94,7 +95,7 @@ def main(argv: list[str] | None = None) -> int:
         again = read_verdicts(path)
         found = ceiling(reference, again, names=(str(args.table_a), str(path)), **settings)
         about = {name: sorted({getattr(v, name) for v in again}) for name in ("judge", "mode")}
-        ceilings.append({"table": str(path), **about, **found})
+        ceilings.append({"table": str(path), **about, "asked": len(again), "pairs": len(reference), **found})
     if ceilings:
         result["ceiling"] = ceilings
     result["adversarial"] = None if args.attacks is None else _under_attack(args.attacks)
@@ -158,9 +159,9 @@ def as_text(result: dict[str, Any]) -> str:
                     name = "  ceiling" + (f" {number}" if len(ceilings) > 1 else "")
                     table.append([name, *_row(key, again, bool(counts), shown)[1:]])
         lines += [*_aligned(table), ""]
-    lines += [_about(number, found, result["overall"]["n"]) for number, found in enumerate(ceilings, start=1)]
+    lines += [_about(number, found) for number, found in enumerate(ceilings, start=1)]
     lines.append(_adversarial(result.get("adversarial")))
-    return "\n".join([*lines, *_remarks(result)]).rstrip()
+    return "\n".join(map(one_line, [*lines, *_remarks(result)])).rstrip()  # names are anything that a table may hold
 
 
 def _rows(result: dict[str, Any]) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
@@ -177,11 +178,11 @@ def _row(key: tuple[str, str], figures: dict[str, Any], counts: bool, shown: lis
     return [key[1], *numbers, *(_figure(figures[m], figures[f"{m}_ci"]) for m in shown)]
 
 
-def _about(number: int, found: dict[str, Any], pairs: int) -> str:
+def _about(number: int, found: dict[str, Any]) -> str:
     most = found["most_agreement"]
     reach = "" if most is None else f"; the most that any judge can agree with such a teacher: {most:.3f}"
-    who = f"{', '.join(found['judge'])} in {' and '.join(found['mode'])} mode"
-    return f"ceiling {number}: {found['table']}, {who}, {found['overall']['n']} of {pairs} pairs{reach}"
+    who = f"{', '.join(found['judge'])} in {' and '.join(found['mode'])} mode" if found["judge"] else "empty"
+    return f"ceiling {number}: {found['table']}, {who}, {found['asked']} of {found['pairs']} pairs asked again{reach}"
 
 
 def _adversarial(found: dict[str, Any] | None) -> str:

@@ -6,6 +6,7 @@ beside what the judge read in the image; with --out all of them, ranked, as JSON
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...verifier.errors import InputError
 from ...verifier.schema import Example
-from ...verifier.tables import read_examples
+from ...verifier.tables import atomic_write, read_examples
+from ...verifier.text import one_line
 from ..parser import CommandParser
 from ..teacher_flags import OUT_OF_BUDGET, add_judging_flags, check_judging_flags
 
@@ -66,7 +68,6 @@ def main(argv: list[str] | None = None) -> int:
             f"{args.examples}: example {without[0]!r} has no image ({len(without)} in all); drop them first"
         )
     from ...eval.criteria_audit import audit, score, summarise
-    from ...verifier.rundir import write_atomic
 
     part = args.out and args.out.with_name(args.out.name + ".unfinished")
     with _open(args) as (judge, who):
@@ -75,6 +76,7 @@ def main(argv: list[str] | None = None) -> int:
             **who,
             "examples": str(args.examples.resolve()),
             "count": len(examples),
+            "content": hashlib.sha256(repr(examples).encode()).hexdigest()[:16],
         }
         findings = audit_all(examples, judge.judge, part, settings)
         last = getattr(judge, "last", None)
@@ -83,7 +85,8 @@ def main(argv: list[str] | None = None) -> int:
         result["gold"] = score(findings, audit(examples, oracle()))
     rows = [{"rank": rank, **asdict(finding)} for rank, finding in enumerate(findings, start=1)]
     if args.out is not None:
-        write_atomic(args.out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+        with atomic_write(args.out) as file:
+            file.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
         part.unlink()
     result["top"] = [row for row in rows if row["suspicious"]][: args.top]
     print(json.dumps(result, allow_nan=False) if args.json else as_text(result, args.out))
@@ -93,6 +96,8 @@ def main(argv: list[str] | None = None) -> int:
 def _check(args) -> None:
     if args.top < 0:
         raise InputError(f"--top is {args.top}; it cannot be negative")
+    if args.out is not None and args.out.is_dir():
+        raise InputError(f"--out is {args.out}, a folder; give the name of a file")
     check_judging_flags(args)
 
 
@@ -141,8 +146,8 @@ def audit_all(
     done = {finding.example_id for finding in findings}
     left = [example for example in examples if example.example_id not in done]
     if part is not None and not findings:
-        part.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps(settings) + "\n", encoding="utf-8")
+        with atomic_write(part) as file:
+            file.write((json.dumps(settings) + "\n").encode())
     with tqdm(total=len(examples), initial=len(done), desc="auditing", unit="example") as bar:
         for first in range(0, len(left), AT_ONCE):
             fresh = audit(left[first : first + AT_ONCE], ask)
@@ -177,13 +182,13 @@ def as_text(result: dict[str, Any], out: Path | None) -> str:
         lines.append(f"against the human labels: {found}")
         lines.append(f"  recall {_share(gold, 'recall')}, precision {_share(gold, 'precision')}")
     if result["top"]:
-        lines.append("\nP(no)  the image shows  criterion")
+        lines += ["", "P(no)  the image shows  criterion"]
     for row in result["top"]:
         where = f"({row['example_id']} {row['criterion_id']})"
         lines.append(f"{row['suspicion']:.3f}  {row['reading'] or '-':<15}  {row['text']}  {where}")
     if out is not None:
-        lines.append(f"\n{out}: all {result['criteria']} criteria, the most suspicious first")
-    return "\n".join(lines)
+        lines += ["", f"{out}: all {result['criteria']} criteria, the most suspicious first"]
+    return "\n".join(map(one_line, lines))
 
 
 def _share(gold: dict[str, Any], name: str) -> str:

@@ -7,6 +7,7 @@ per person and one of their majority; alpha among people, agreement with each ju
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...verifier.errors import InputError
 from ...verifier.tables import read_verdicts, write_verdicts
+from ...verifier.text import one_line
 from ..parser import CommandParser
 
 if TYPE_CHECKING:
@@ -56,6 +58,7 @@ def main(argv: list[str] | None = None) -> int:
 
     page, asked = read_key(args.key)
     people = read_people(args.exports, page, asked)
+    _keep_inputs(args, _paths(args.out, people))
     tables = [table_of(person, asked) for person in people]
     most = majority(tables, asked)
     drawn = {"draws": args.draws, "seed": args.seed}
@@ -73,6 +76,13 @@ def main(argv: list[str] | None = None) -> int:
     result["tables"] = [str(path) for path in _paths(args.out, people)]
     print(json.dumps(result, allow_nan=False) if args.json else as_text(result))
     return 0
+
+
+def _keep_inputs(args: argparse.Namespace, written: Sequence[Path]) -> None:
+    """Refuses to write over what is read: nobody's answers can be read without the key."""
+    read = {path.resolve() for path in (args.key, *args.exports, *args.verdicts)}
+    if lost := [path for path in written if path.resolve() in read]:
+        raise InputError(f"{lost[0]} is read here and would be overwritten; give another --out")
 
 
 def _paths(out: Path, people: Sequence[Person]) -> list[Path]:
@@ -98,14 +108,13 @@ def as_text(result: dict[str, Any]) -> str:
             )
     most = result["majority"]
     missing = ", ".join(f"{number} {reason}" for reason, number in most["missing"].items())
-    lines.append(
-        f"majority: {most['known']} verdicts{f', missing: {missing}' if missing else ''}: {result['tables'][0]}\n"
-    )
+    missing = f", missing: {missing}" if missing else ""
+    lines += [f"majority: {most['known']} verdicts{missing}: {result['tables'][0]}", ""]
     lines += _aligned([["alpha among people", "pairs", "raw", "weighted"], *_alpha_rows(result["alpha"])])
     for judge in result["judges"]:
         lines += ["", f"{', '.join(judge['judge'])} ({judge['table']}) against the people's majority"]
         lines += _judge_lines(judge)
-    return "\n".join([*lines, "", *_quality_lines(result["quality"])])
+    return "\n".join(map(one_line, [*lines, "", *_quality_lines(result["quality"])]))
 
 
 def _alpha_rows(found: dict[str, Any]) -> list[list[str]]:

@@ -57,7 +57,7 @@ def main(argv: list[str] | None = None) -> int:
     from ...eval.audit_sample import draw, effective_size, mark_tells, population
 
     tables = {str(path): read_verdicts(path) for path in args.verdicts}
-    pairs, left_out = population(read_examples(args.examples), read_rollouts(args.rollouts), tables)
+    pairs, left_out, unused = population(read_examples(args.examples), read_rollouts(args.rollouts), tables)
     drawn = draw(pairs, args.count, args.seed)
     page, key = write_page(drawn, args.out)
     result = {
@@ -70,6 +70,7 @@ def main(argv: list[str] | None = None) -> int:
         "strata_drawn": len({one.pair.stratum for one in drawn}),
         "effective_size": effective_size(drawn),
         "left_out": left_out,
+        "unused": unused,
         "mark_tells": mark_tells(drawn),
     }
     print(json.dumps(result, allow_nan=False) if args.json else as_text(result, args.count))
@@ -88,6 +89,11 @@ def as_text(result: dict[str, Any], count: int) -> str:
     lines += [
         f"{number} pairs were left out, for {table} has no verdict on them"
         for table, number in result["left_out"].items()
+        if number
+    ]
+    lines += [
+        f"{number} verdicts of {table} are on other responses or criteria, and not used"
+        for table, number in result["unused"].items()
         if number
     ]
     said = {name: ", ".join(f"{n} {what}" for what, n in of.items()) for name, of in result["mark_tells"].items()}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...verifier.errors import InputError
+from ...verifier.text import one_line
 from ..benchmark_results import Found, averages, read_results
 from ..benchmark_tasks import BENCHMARKS, CHECKED, GROUPS, PAPER, TITLES, task_names
 from ..parser import CommandParser
@@ -161,19 +162,23 @@ def table(argv: list[str]) -> int:
     how.add_argument("--markdown", action="store_true", help="print a Markdown table")
     how.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args(argv)
+    from ...eval.report_text import plain
+
     found = read_results(args.results)
     if args.json:
         print(json.dumps(_as_json(found), allow_nan=False))
         return 0
     rows = _rows(found)
     if args.markdown:
-        lines = [f"| {' | '.join(cell or ' ' for cell in row)} |" for row in rows]
+        lines = [f"| {' | '.join(plain(cell) or ' ' for cell in row)} |" for row in rows]
         print("\n".join([lines[0], "| --- |" + " ---: |" * (len(rows[0]) - 1), *lines[1:]]))
     else:
-        print("\n".join(_aligned(rows)))
+        print("\n".join(map(one_line, _aligned(rows))))
+    if found.unread:
+        print()
     for path, reason in found.unread.items():
-        print(f"\nnot read: {path}: {reason}", end="")
-    print()
+        told = one_line(f"not read: {path}: {reason}")
+        print(f"- {plain(told)}" if args.markdown else told)
     return 0
 
 

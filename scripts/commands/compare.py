@@ -11,12 +11,16 @@ import dataclasses
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...verifier.errors import InputError
 from ...verifier.schema import Example, Rollout, Verdict
 from ...verifier.tables import pair_up, read_examples, read_rollouts, read_verdicts, write_verdicts
+from ...verifier.text import one_line
 from ..parser import CommandParser
+
+if TYPE_CHECKING:
+    from ...eval.compare import Key
 
 EPILOG = """examples:
   one verifier, with the image and with the image hidden from it:
@@ -65,8 +69,8 @@ def main(argv: list[str] | None = None) -> int:
     a, b = (read_verdicts(path) for path in paths)
     reference = None if args.reference is None else read_verdicts(args.reference)
     names = (str(paths[0]), str(paths[1]), str(args.reference))
-    contradicted = _contradicted(args, reference)
-    result = compare(a, b, reference, contradicted, args.draws, args.seed, names)
+    contradicted, untold = _contradicted(args, reference)
+    result = compare(a, b, reference, contradicted, args.draws, args.seed, names, untold)
     sides = [_about(path, table, cost) for path, table, cost in zip(paths, (a, b), costs, strict=True)]
     result = {"a": sides[0], "b": sides[1], **result}
     result["tells"] = what_it_tells(result, (sides[0]["mode"], sides[1]["mode"]), reference is not None)
@@ -88,11 +92,10 @@ def _check(args: argparse.Namespace) -> None:
         raise InputError("--text-reference needs --reference, in image mode")
 
 
-def _contradicted(args: argparse.Namespace, image: list[Verdict] | None) -> set[tuple[str, str]] | None:
-    """The pairs whose reference differs between the modes; where one of the two is missing that is not known, and the
-    pair counts with those that do not differ."""
+def _contradicted(args: argparse.Namespace, image: list[Verdict] | None) -> tuple[set[Key] | None, set[Key]]:
+    """The pairs whose reference differs between the modes, and those of which one of the two is missing."""
     if args.text_reference is None or image is None:
-        return None
+        return None, set()
     from ...eval.pairs import matched
 
     text = read_verdicts(args.text_reference)
@@ -100,7 +103,8 @@ def _contradicted(args: argparse.Namespace, image: list[Verdict] | None) -> set[
         if other := next((v for v in table if v.mode != mode), None):
             raise InputError(f"{path} has verdicts in {other.mode} mode; here it must be the reference in {mode} mode")
     rows = matched(image, text, (str(args.reference), str(args.text_reference)))
-    return {a.key for a, b in rows if None not in (a.verdict, b.verdict) and a.verdict != b.verdict}
+    untold = {a.key for a, b in rows if None in (a.verdict, b.verdict)}
+    return {a.key for a, b in rows if a.key not in untold and a.verdict != b.verdict}, untold
 
 
 def _judge(args: argparse.Namespace) -> tuple[list[Path], list[dict[str, Any]]]:
@@ -177,7 +181,8 @@ def as_text(result: dict[str, Any]) -> str:
             head = ["n", "both", "only A", "only B", "neither", "A", "B", "B less A", "McNemar p", "Holm p"]
             lines += ["", *_aligned([[title, *head], *([name, *_paired(table)] for name, table in shown.items())])]
     missing = result["slices"]["overall"]["missing"]
-    return "\n".join([*lines, "", f"{missing} pairs with a missing verdict are not counted", "", *result["tells"]])
+    lines += ["", f"{missing} pairs with a missing verdict are not counted", "", *result["tells"]]
+    return "\n".join(map(one_line, lines))
 
 
 def _cost(result: dict[str, Any], side: str) -> list[str]:

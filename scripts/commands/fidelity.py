@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...verifier.errors import InputError
 from ...verifier.schema import Example, Rollout, Verdict
 from ...verifier.tables import pair_up, read_examples, read_rollouts, read_verdicts
 from ..parser import CommandParser
+
+if TYPE_CHECKING:
+    from ..credit_groups import Group
 
 ARMS = ("scalar", "scalar-z", "component", "prefix", "span")
 EPILOG = """example:
@@ -65,20 +68,35 @@ def main(argv: list[str] | None = None) -> int:
         )
     offsets = offsets_of([r for _, group in groups for r in group], args.tokenizer)
     arms = fidelity_by_arm(*tables, groups, offsets, args.arm, args.pitfalls, draws=args.draws, seed=args.seed)
-    result = {"token": "token" if args.tokenizer else "word", "single_responses": single, "arms": arms}
+    result = {
+        "token": "token" if args.tokenizer else "word",
+        "single_responses": single,
+        **{f"missing_{side}": _missing(table, groups) for side, table in zip("ab", tables, strict=True)},
+        "arms": arms,
+    }
     print(json.dumps(result, allow_nan=False) if args.json else as_text(result))
     return 0
+
+
+def _missing(verdicts: list[Verdict], groups: list[Group]) -> int:
+    """Criteria of the groups' responses without a verdict: missing ones, and those that the table leaves out."""
+    known = {verdict.key for verdict in verdicts if verdict.verdict is not None}
+    return sum((r.rollout_id, c.id) not in known for example, group in groups for r in group for c in example.criteria)
 
 
 def _judged(args, verdicts: list[Verdict]) -> list[tuple[Example, Rollout]]:
     """The judged responses with their examples; with --policy that policy's as sampled."""
     rollouts = {rollout.rollout_id: rollout for rollout in read_rollouts(args.rollouts)}
+    from ...eval.pairs import check_example
+
     judged = dict.fromkeys(verdict.rollout_id for verdict in verdicts)
     for rollout_id in judged:
         if rollout_id not in rollouts:
             raise InputError(
                 f"rollout {rollout_id!r} is judged in {args.table_a}, but {args.rollouts} does not have it"
             )
+    for verdict in verdicts:
+        check_example(verdict, rollouts[verdict.rollout_id])
     chosen = [rollouts[rollout_id] for rollout_id in judged]
     if args.policy is not None:
         chosen = [rollout for rollout in chosen if rollout.policy == args.policy and rollout.edit is None]
@@ -96,10 +114,17 @@ def as_text(result: dict[str, Any]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     any_arm = next(iter(result["arms"].values()))
-    lines.append(
-        f"\nper {result['token']}; {any_arm['flat']} groups without spread under A left out (B gives credit in "
-        f"{any_arm['invented']} of them), {result['single_responses']} examples with a single response"
-    )
+    lines += [
+        "",
+        f"per {result['token']}; {any_arm['flat']} groups without spread under A left out (B gives credit in "
+        f"{any_arm['invented']} of them), {result['single_responses']} examples with a single response",
+    ]
+    if result["missing_a"] or result["missing_b"]:
+        lines.append(
+            f"criteria without a verdict, which give no credit: {result['missing_a']} of A, {result['missing_b']} of B; "
+            f"B gives no credit at all in {any_arm['silent']} of the groups, and {any_arm['unranked']} are not in best "
+            "changes, for one side knows no reward there"
+        )
     return "\n".join(lines)
 
 
