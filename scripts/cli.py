@@ -9,6 +9,7 @@ light commands answer at once.
 from __future__ import annotations
 
 import importlib
+import io
 import logging
 import os
 import sys
@@ -71,6 +72,9 @@ def main(argv: list[str] | None = None) -> int:
     if name not in COMMANDS:
         print(f"claimwise: there is no command {name!r}; claimwise --help lists them", file=sys.stderr)
         return 2
+    for stream in (sys.stdout, sys.stderr):  # half a surrogate pair in somebody's text is no reason to fail
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     os.environ.setdefault("GOMP_SPINCOUNT", "100000")  # threads that spin for long slow a busy two-core machine
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # without a GPU it says so wherever it is imported
     try:

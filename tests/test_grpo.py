@@ -7,9 +7,11 @@ import dataclasses
 
 import numpy as np
 import pytest
+import torch
 from claimwise.distill.oracle import OracleJudge
 from claimwise.trainer import RubricGRPOConfig
 from claimwise.verifier import InputError
+from claimwise.verifier.pixels import as_rgb
 from claimwise.verifier.processor import load_processor
 from claimwise.verifier.schema import Criterion, Verdict
 from grpo_runs import (
@@ -23,6 +25,7 @@ from grpo_runs import (
     write_down,
     written_completions,
 )
+from PIL import Image
 
 IMAGE = OracleJudge("image")
 
@@ -226,3 +229,19 @@ def test_examples_that_cannot_be_used_are_refused_at_start(assets, tmp_path, exa
 def test_an_arm_with_a_rubric_needs_a_judge(assets, tmp_path, examples):
     with pytest.raises(InputError, match="needs a judge"):
         rubric_trainer(assets, tmp_path, examples)
+
+
+def test_the_policy_sees_a_see_through_image_as_the_judge_does(assets, tmp_path, examples):
+    """On white, not in the colour that lies hidden where it is see-through."""
+    seen = []
+    for name in ("see-through", "on white"):
+        rows = []
+        for example in examples[:2]:
+            alpha = example.images[0].convert("L")
+            image = Image.merge("RGBA", [Image.new("L", alpha.size)] * 3 + [alpha])  # black, seen or not
+            rows.append(dataclasses.replace(example, images=(image if name == "see-through" else as_rgb(image),)))
+        trainer = rubric_trainer(assets, tmp_path / name, rows, OracleJudge("image"), max_completion_length=8)
+        batches = batches_of(trainer)
+        trainer.train()
+        seen.append(batches[0]["pixel_values"])
+    assert torch.equal(*seen) and seen[0].std() > 0.1

@@ -122,6 +122,7 @@ YAML_CASES = [
     ("steps: [1", ["recipe.yaml, line 1 is not YAML"]),
     ("a: b: c", ["is not YAML"]),
     ("name: 2024-13-45", ["is not YAML"]),
+    ("steps: 1\nname: a\nsteps: 2", ["recipe.yaml, line 3 is not YAML: steps stands there twice; keep one"]),
     (b"name: \xff", ["is not YAML"]),
     ("- steps", ["must hold a mapping of settings"]),
     ("", ["must hold a mapping of settings"]),

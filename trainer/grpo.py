@@ -20,6 +20,7 @@ from accelerate.utils import broadcast_object_list, gather_object
 
 from ..verifier.cascade import CascadeJudge
 from ..verifier.errors import InputError
+from ..verifier.pixels import as_rgb
 from ..verifier.schema import Example, Judge, Verdict
 from .actions import AlarmActions, check_actions
 from .config import RubricGRPOConfig
@@ -126,7 +127,7 @@ class RubricGRPOTrainer(ResumableGRPOTrainer):
         return rewards_nk
 
     def _generate_and_score_completions(self, inputs):
-        output = super()._generate_and_score_completions(inputs)
+        output = super()._generate_and_score_completions([_as_seen(row) for row in inputs])
         if self.judge is None:
             return output
         mode, generations = self._mode_and_group()
@@ -273,6 +274,14 @@ def _root_mean_square(rows: Sequence[FloatArray], masks: Sequence[np.ndarray]) -
     squares = sum(float(np.square(row[mask]).sum()) for row, mask in zip(rows, masks, strict=True))
     rms = (squares / max(sum(int(mask.sum()) for mask in masks), 1)) ** 0.5
     return rms if rms >= MINIMAL_RMS else 1.0
+
+
+def _as_seen(row: dict[str, Any]) -> dict[str, Any]:
+    """The row of a dataset with its images as the judge sees them: on white, and 16-bit greys scaled."""
+    try:
+        return {**row, "images": [as_rgb(image) for image in row["images"]]}
+    except ValueError as error:
+        raise InputError(f"an image of example {row['example_id']!r}: {error}") from error
 
 
 def _check_weights(example: Example, pitfalls) -> None:

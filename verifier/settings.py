@@ -79,7 +79,7 @@ def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise InputError(f"there is no configuration file {path}; recipes are under scripts/recipes")
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = yaml.load(path.read_text(encoding="utf-8"), _strict(yaml.SafeLoader))
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror})") from error
     except (yaml.YAMLError, ValueError) as error:  # ValueError: no UTF-8, or a date that does not exist
@@ -89,6 +89,23 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise InputError(f"{path} must hold a mapping of settings, one `key: value` a line")
     return values
+
+
+def _strict(loader: type) -> type:
+    """A YAML loader that refuses a key that stands twice, where the last one would win."""
+    import yaml
+
+    class Strict(loader):  # type: ignore[misc]
+        def construct_mapping(self, node, deep=False):
+            seen: set[str] = set()
+            for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+                if key.value in seen:
+                    problem = f"{key.value} stands there twice; keep one"
+                    raise yaml.constructor.ConstructorError(problem=problem, problem_mark=key.start_mark)
+                seen.add(key.value)
+            return super().construct_mapping(node, deep)
+
+    return Strict
 
 
 def _check(cls: type, values: dict[str, Any], names: set[str], path: Path) -> None:
