@@ -114,7 +114,7 @@ def _origin(facts: Handover) -> list[list[str]]:
     rows += [[f"data version: {name.replace('_', ' ')}", _digest(run.get(name))] for name in TABLES]
     if run.get("adapter"):
         rows.append(["gone on from the adapter", f"`{run['adapter']}`"])
-    length = "max_steps" if run.get("max_steps", -1) > 0 else "num_train_epochs"
+    length = "max_steps" if (run.get("max_steps") or 0) > 0 else "num_train_epochs"
     settings = ("lora_r", "lora_alpha", "load_in_4bit", "learning_rate", length, "responses_per_step", "seed")
     told = [f"{name} {run[name]}" for name in settings if name in run]
     rows.append(["training", ", ".join(told) or NOT_RECORDED])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -39,9 +40,13 @@ class DistillConfig(TrainingArguments):
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise InputError(f"mode is {self.mode!r}; it must be text or image")
-        for key in ("lora_r", "lora_alpha"):
+        for key in ("lora_r", "lora_alpha", "per_device_train_batch_size", "gradient_accumulation_steps"):
             if getattr(self, key) < 1:
                 raise InputError(f"{key} is {getattr(self, key)}; it must be at least 1")
+        if not 0 <= self.learning_rate < math.inf:
+            raise InputError(f"learning_rate is {self.learning_rate}; it must be a number from 0 up")
+        if self.max_steps == 0 or (self.max_steps < 0 and not self.num_train_epochs > 0):
+            raise InputError("max_steps and num_train_epochs leave nothing to train; set one of them above 0")
         if self.load_in_4bit:
             require_bitsandbytes()
         if self.patience and str(self.eval_strategy) in ("no", "IntervalStrategy.NO"):

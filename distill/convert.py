@@ -27,6 +27,8 @@ from ..verifier.errors import InputError
 from ..verifier.rundir import FILE, open_run, write_atomic
 from ..verifier.schema import Example
 from ..verifier.tables import write_examples
+from ..verifier.text import clean
+from .alone import alone
 from .filters import Duplicates, Fingerprint, components, digest, image_groups, normalised, perceptual_hash
 from .layouts import FieldMap, is_null, value_at
 from .pictures import read_picture
@@ -173,22 +175,29 @@ def _convert(
     if (out / FILE).is_file():
         open_run(out, settings)
         return None
-    work = _open_work(out, reading)
-    rows = _watched(source.read(work.rows), fields)
-    with tqdm(total=source.rows, initial=work.rows, desc="converting", unit="row") as bar:
-        while not work.done:
-            work.add_chunk(rows, source, fields, bar)
-    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in work.rejected)
-    write_atomic(out / REJECTED, lines.encode("utf-8", "replace").decode())  # a reason may quote half a surrogate pair
+    with alone(out):
+        work = _open_work(out, reading, max_rejected)
+        rows = _watched(source.read(work.rows), fields)
+        with tqdm(total=source.rows, initial=work.rows, desc="converting", unit="row") as bar:
+            while not work.done:
+                work.add_chunk(rows, source, fields, bar)
+        return work, _finish(work, out, max_rejected, shares, seed, settings)
+
+
+def _finish(
+    work: Work, out: Path, max_rejected: float, shares: Mapping[str, float] | None, seed: int, settings: Mapping
+) -> dict[str, Proof]:
+    write_atomic(out / REJECTED, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in work.rejected))
     _check_share(work, out, max_rejected)
     proofs = _write_tables(work, out, shares, seed)
     write_atomic(out / FILE, json.dumps(settings, indent=2) + "\n")
     shutil.rmtree(work.folder)
-    return work, proofs
+    return proofs
 
 
-def _open_work(out: Path, reading: Mapping[str, Any]) -> Work:
-    """The unfinished work in OUT, or new work where there is none or where it was for another reading of the rows."""
+def _open_work(out: Path, reading: Mapping[str, Any], max_rejected: float) -> Work:
+    """The unfinished work in OUT, or new work where there is none, where it was for another reading of the rows, or where
+    the same rows would be refused again: files beside the data may have been mended since."""
     folder = out / PART
     record, wanted = folder / FILE, json.loads(json.dumps(reading))
     try:
@@ -202,6 +211,9 @@ def _open_work(out: Path, reading: Mapping[str, Any]) -> Work:
             shutil.rmtree(folder)
     work = Work(open_run(folder, wanted))
     work.resume()
+    if work.done and _too_many(work, max_rejected):
+        shutil.rmtree(folder)
+        work = Work(open_run(folder, wanted))
     return work
 
 
@@ -215,10 +227,10 @@ def _rejection(raw: RawRow, fields: FieldMap, error: Exception) -> dict[str, Any
     named = value_at(raw.values, fields.columns.get("example_id"))
     return {
         "row": raw.number,
-        "where": raw.where,
-        "example_id": None if is_null(named) else str(named)[:200],
+        "where": clean(raw.where),
+        "example_id": None if is_null(named) else clean(str(named)[:200]),
         "kind": "filtered" if isinstance(error, Filtered) else "refused",
-        "reason": str(error),
+        "reason": clean(str(error)),
     }
 
 
@@ -229,14 +241,18 @@ def _count(example: Example, other_dimensions: tuple[str, ...], has_image: bool,
     counts["without an image"] += not has_image
     counts[f"difficulty {example.difficulty or 'none'}"] += 1
     counts.update(f"dimension {criterion.dimension or 'none'}" for criterion in example.criteria)
-    counts.update(f"other dimension {name[:40]}" for name in other_dimensions)
+    counts.update(f"other dimension {clean(name[:40])}" for name in other_dimensions)
+
+
+def _too_many(work: Work, max_rejected: float) -> bool:
+    return len(work.refused) > max_rejected * work.rows
 
 
 def _check_share(work: Work, out: Path, max_rejected: float) -> None:
     if not work.rows:
         raise InputError("the data has no rows; nothing was written")
     refused = work.refused
-    if len(refused) > max_rejected * work.rows:
+    if _too_many(work, max_rejected):
         first = refused[0]
         raise InputError(
             f"{len(refused)} of {work.rows} rows ({len(refused) / work.rows:.1%}) were refused, more than "

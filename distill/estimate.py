@@ -122,7 +122,7 @@ def estimate(sheets: Iterable[Sheet], ledger: Ledger | None, counter: TokenCount
                 found.known += 1
             else:
                 new.append(criterion.text)
-        if not new:
+        if not new or (sheet.mode == "image" and not sheet.images):  # without an image nothing is asked in image mode
             continue
         shared = counter.frame(sheet.mode, several, len(sheet.images)) + sum(map(counter.image, sheet.images))
         shared += counter.text(shared_part(sheet.example.question, sheet.rollout.response))

@@ -16,9 +16,9 @@ from typing import Any
 
 from ..verifier.adapter import MERGED, VerifierCard, check_base, read_card
 from ..verifier.errors import InputError
+from ..verifier.lora import CONFIG, WEIGHTS, lora_settings
 from .card import Handover, model_card
 
-ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 METRICS, RUN = "metrics.json", "run.json"
 
 
@@ -38,9 +38,14 @@ def gather(
     card = read_card(folder)
     if card.base == MERGED:
         raise InputError(f"{folder} is merged into its base already; push the adapter that it was made from")
-    for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS, METRICS):
-        if not (folder / name).is_file():
-            raise InputError(f"{folder} has no {name}; give a folder that claimwise distill has finished")
+    if not (folder / METRICS).is_file():
+        raise InputError(f"{folder} has no {METRICS}; give a folder that claimwise distill has finished")
+    lora_settings(folder)
+    metrics = _read(folder / METRICS)
+    if absent := [name for name in ("n", "agreement") if metrics.get(name) is None]:
+        raise InputError(
+            f"{folder / METRICS} has no {absent[0]}; distil the verifier again, on a larger held-out table"
+        )
     check_name(repo, "the repository")
     if base_name:
         check_name(base_name, "--base-name")
@@ -53,7 +58,7 @@ def gather(
         )
     run = _read(folder / RUN) if (folder / RUN).is_file() else {}
     found = {"license": licence} if licence else licence_of(path, known)
-    return Handover(card, _read(folder / METRICS), run, found, known, repo, merged)
+    return Handover(card, metrics, run, found, known, repo, merged)
 
 
 def check_name(name: str, what: str) -> None:
@@ -110,9 +115,9 @@ def _fill(facts: Handover, source: Path, out: Path, base: str | None) -> None:
         card = merge(facts.card, source, out, base)
     else:
         card = dataclasses.replace(facts.card, base=facts.base_name)
-        shutil.copyfile(source / ADAPTER_WEIGHTS, out / ADAPTER_WEIGHTS)
-        config = {**_read(source / ADAPTER_CONFIG), "base_model_name_or_path": facts.base_name}
-        (out / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2) + "\n")
+        shutil.copyfile(source / WEIGHTS, out / WEIGHTS)
+        config = {**lora_settings(source), "base_model_name_or_path": facts.base_name}
+        (out / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
     shutil.copyfile(source / METRICS, out / METRICS)
     (out / "README.md").write_text(model_card(facts), encoding="utf-8")
     card.write(out)

@@ -85,6 +85,7 @@ class FieldMap:
     found_keys: dict[str, str]
     passed_over: dict[str, tuple[str, ...]]  # field -> further aliases that are there too
     closed: frozenset[str] = frozenset()  # fields that the user left empty
+    chosen: frozenset[str] = frozenset()  # fields that the user decided on
 
     def check_complete(self) -> None:
         """Raises InputError, naming what was found and the flag to write, where a needed field has no column."""
@@ -101,12 +102,15 @@ class FieldMap:
             )
 
     def check_new(self, row: Row, number: int) -> None:
-        """Raises InputError where a later row brings a column that would have been mapped, had it been there before."""
-        for what, aliases, mapped, found, names in (
-            ("column", EXAMPLE_ALIASES, self.columns, self.found_columns, row),
-            ("criterion key", CRITERION_ALIASES, self.keys, self.found_keys, keys_of(row, self.columns)),
+        """Raises InputError where a later row brings a column that would have been mapped, had it been there before, or
+        where a row has nothing in a field's column, but something under another of the field's aliases."""
+        for what, aliases, mapped, found, parts in (
+            ("column", EXAMPLE_ALIASES, self.columns, self.found_columns, [row]),
+            ("criterion key", CRITERION_ALIASES, self.keys, self.found_keys, criterion_items(row, self.columns)),
         ):
-            new = [name for name in names if name not in found]
+            for part in parts:
+                self._check_elsewhere(part, what, aliases, mapped, number)
+            new = [name for part in parts for name in part if name not in found]
             for field, listed in aliases.items() if new else ():
                 for name in listed:
                     if name in new and field not in mapped and field not in self.closed:
@@ -114,6 +118,19 @@ class FieldMap:
                             f"row {number} has the {what} {name!r}, which the first rows lack; say whether it is the "
                             f"{field}: --map {field}={name}, or --map {field}= to leave it out"
                         )
+
+    def _check_elsewhere(
+        self, part: Row, what: str, aliases: Mapping[str, tuple[str, ...]], mapped, number: int
+    ) -> None:
+        for field, column in mapped.items():
+            if field in self.chosen or not says_nothing(value_at(part, column)):
+                continue
+            for other in aliases[field]:
+                if not says_nothing(value_at(part, other)):
+                    raise InputError(
+                        f"row {number} has the {field} not in the {what} {column!r} but in {other!r}; say which is read, "
+                        f"--map {field}={column} or --map {field}={other}, or bring all rows into one form"
+                    )
 
 
 def find_fields(rows: Sequence[Row], chosen: Mapping[str, str], yes_means: str | None = None) -> FieldMap:
@@ -136,6 +153,7 @@ def find_fields(rows: Sequence[Row], chosen: Mapping[str, str], yes_means: str |
         passed_over=_passed_over(columns, EXAMPLE_ALIASES, by_alias)
         | _passed_over(found_keys, CRITERION_ALIASES, by_key),
         closed=frozenset(field for field, column in chosen.items() if not column),
+        chosen=frozenset(chosen),
     )
 
 
@@ -182,10 +200,6 @@ def criterion_items(row: Row, columns: Mapping[str, str]) -> list[Mapping[str, A
     return [item for item in items if isinstance(item, Mapping)]
 
 
-def keys_of(row: Row, columns: Mapping[str, str]) -> list[str]:
-    return list(dict.fromkeys(key for item in criterion_items(row, columns) for key in item))
-
-
 def column_types(rows: Iterable[Row], nested: bool = True) -> dict[str, str]:
     """Name -> types, in the order of the rows; objects bring their keys along as paths."""
     types: dict[str, dict[str, None]] = {}
@@ -222,6 +236,11 @@ def is_null(value: Any) -> bool:
         or (isinstance(value, float) and math.isnan(value))
         or (isinstance(value, str) and not value.strip())
     )
+
+
+def says_nothing(value: Any) -> bool:
+    """Null, an empty list, or an image object without an image."""
+    return is_null(value) or value == [] or (is_image_object(value) and all(v is None for v in value.values()))
 
 
 def shown(value: Any) -> str:

@@ -2,8 +2,8 @@
 
 In: bytes, a PIL image, the undecoded image of `datasets` ({"bytes", "path"}), base64 with or without a "data:" prefix,
 or a path relative to the data. Out: a `Picture`, decoded in full once, or an InputError with the reason. JPEG, PNG and
-WebP are stored as they are; anything else, and what a camera held sideways, as an upright PNG. The file's name is its
-content's, so that equal images are stored once.
+WebP are stored as they are; anything else, and what a camera held sideways, what is see-through or has 16 bits, as an
+upright PNG of 8-bit RGB. The file's name is its content's, so that equal images are stored once.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..verifier.errors import InputError
+from ..verifier.pixels import as_rgb, is_plain
 from .layouts import is_null, shown
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class Picture:
     data: bytes  # the file
     image: Image  # RGB, upright
     format: str  # as it came
+    as_is: bool  # `data` is what came
 
     def store(self, folder: Path) -> Path:
         """Raises OSError where it cannot be written. No flush to the disk: one for each takes longer than all else."""
@@ -59,7 +61,7 @@ def read_picture(value: Any, folder: Path | None, remote: bool = False) -> Pictu
     if not as_is:
         data = _png(image)
     suffix = SUFFIXES[kind] if as_is else ".png"
-    return Picture(hashlib.sha256(data).hexdigest()[:32] + suffix, data, image, kind)
+    return Picture(hashlib.sha256(data).hexdigest()[:32] + suffix, data, image, kind, as_is)
 
 
 def _bytes_of(value: Any, folder: Path | None, remote: bool) -> bytes:
@@ -127,8 +129,9 @@ def _decode(data: bytes) -> tuple[Image, str, bool]:
     try:
         with warnings.catch_warnings(), pil.open(io.BytesIO(data)) as opened:
             warnings.simplefilter("ignore")  # of large pictures, odd palettes, ...
-            upright = opened.getexif().get(ORIENTATION, 1) == 1 and not getattr(opened, "is_animated", False)
-            image = ImageOps.exif_transpose(opened).convert("RGB")
+            as_is = opened.getexif().get(ORIENTATION, 1) == 1 and not getattr(opened, "is_animated", False)
+            as_is = as_is and opened.format in SUFFIXES and is_plain(opened)
+            image = as_rgb(ImageOps.exif_transpose(opened))
             kind = opened.format or "?"
     except pil.UnidentifiedImageError:
         raise InputError(f"its {len(data)} bytes are no image that can be read") from None
@@ -136,7 +139,7 @@ def _decode(data: bytes) -> tuple[Image, str, bool]:
         raise InputError(f"it is broken ({error})") from None
     if 0 in image.size:
         raise InputError(f"it has no pixels ({image.width} x {image.height})")
-    return image, kind, upright and kind in SUFFIXES
+    return image, kind, as_is
 
 
 def _png(image: Image) -> bytes:
@@ -144,7 +147,7 @@ def _png(image: Image) -> bytes:
         raise InputError(f"it has no pixels ({image.width} x {image.height})")
     buffer = io.BytesIO()
     try:
-        image.convert("RGB").save(buffer, format="PNG")
+        as_rgb(image).save(buffer, format="PNG")
     except (OSError, ValueError) as error:  # a PIL image reads its file only now
         raise InputError(f"it is broken ({error})") from None
     return buffer.getvalue()

@@ -22,9 +22,10 @@ from typing import Any
 
 from ..eval.agreement import agree
 from ..eval.compare import compare
-from ..verifier.adapter import VerifierCard, read_card
+from ..verifier.adapter import MERGED, VerifierCard, read_card
 from ..verifier.errors import InputError
 from ..verifier.judge import resolve_base
+from ..verifier.lora import lora_settings
 from ..verifier.rundir import write_atomic
 from ..verifier.schema import Verdict
 from ..verifier.tables import (
@@ -72,9 +73,10 @@ class RefreshConfig(DistillConfig):
 def refresh(config: RefreshConfig) -> dict[str, Any]:
     """Trains and measures; returns the contents of refresh.json. Gone on with like a distillation."""
     main = config.process_index == 0
-    card = _check(config)
+    card, lora = _check(config)
+    found_wrong = _new_items(config, card)
     prefix = digest(config.rollouts)[:8] + "/"
-    new = [_renamed(item, prefix) for item in _new_items(config, card)]
+    new = [_renamed(item, prefix) for item in found_wrong]
     old, _ = load_items(config.old_examples, config.old_rollouts, config.old_verdicts, card.mode)
     kept = config.validation_examples or config.old_examples
     validation, _ = load_items(kept, config.validation_rollouts, config.validation_verdicts, card.mode)
@@ -87,7 +89,7 @@ def refresh(config: RefreshConfig) -> dict[str, Any]:
             _write_part(folder / "data" / "validation", [*validation, *held_out])
     if main:
         print(_told(train, replayed, held_out, config))
-    distill(_settings(config, card, folder))
+    distill(_settings(config, card, lora, folder))
     found = _measure(folder, [*validation, *held_out], prefix)
     found["trained_on"] = {"new": _count(train), "replayed": _count(replayed)}
     if main:
@@ -156,11 +158,15 @@ def replay(old: Sequence[Item], verdicts: int, share: float, seed: int) -> list[
     return out
 
 
-def _check(config: RefreshConfig) -> VerifierCard:
+def _check(config: RefreshConfig) -> tuple[VerifierCard, dict[str, Any]]:
+    """The adapter's card and its LoRA settings."""
     needed = ("adapter", "disagreements", *TABLES)
     if empty := [name for name in needed if not getattr(config, name)]:
         raise InputError(f"the setting {empty[0]} is empty; refresh needs {', '.join(needed)}")
-    return read_card(config.adapter)
+    card = read_card(config.adapter)
+    if card.base == MERGED:
+        raise InputError(f"{config.adapter} is merged into its base; give the adapter that was merged")
+    return card, lora_settings(config.adapter)
 
 
 def _new_items(config: RefreshConfig, card: VerifierCard) -> list[Item]:
@@ -208,9 +214,8 @@ def _write_part(folder: Path, items: Sequence[Item]) -> None:
     write_verdicts(folder / "verdicts.parquet", [row for *_, rows in items for row in rows])
 
 
-def _settings(config: RefreshConfig, card: VerifierCard, folder: Path) -> RefreshConfig:
+def _settings(config: RefreshConfig, card: VerifierCard, lora: dict[str, Any], folder: Path) -> RefreshConfig:
     own = copy.copy(config)
-    lora = json.loads((Path(config.adapter) / "adapter_config.json").read_text())
     own.base = str(config.base or resolve_base(card, Path(config.adapter)))
     own.mode, own.readings, own.name = card.mode, card.readings, card.name
     own.lora_r, own.lora_alpha = lora["r"], lora["lora_alpha"]

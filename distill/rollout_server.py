@@ -13,6 +13,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
+from tqdm import tqdm
+
 from ..verifier.asking import image_url
 from ..verifier.chat import ChatClient
 from ..verifier.chat_errors import ChatError
@@ -45,6 +47,8 @@ class ServerBackend:
             for worker in rest:
                 worker.cancel()
             await asyncio.gather(*rest, return_exceptions=True)
+        for change in client.adapted:  # without a seed, the same command does not give the same responses
+            tqdm.write(f"{self.model}: {change}")
         for worker in done:
             worker.result()
 

@@ -14,13 +14,14 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from ..verifier.columns import EXAMPLES, checked_values, parse_criteria
 from ..verifier.errors import InputError
 from ..verifier.schema import Example
 from .filters import difficulty_of
-from .layouts import FieldMap, Row, decoded, is_image_object, is_null, shown, value_at
+from .layouts import FieldMap, Row, decoded, is_null, says_nothing, shown, value_at
 
 PLACE = "<image>"
 DIMENSIONS = {
@@ -34,6 +35,7 @@ DIMENSIONS = {
 LABEL_WEIGHTS = {"ESSENTIAL": 5.0, "IMPORTANT": 3.0, "OPTIONAL": 1.0, "PITFALL": -1.0}
 _LABEL = re.compile(r"\s*(essential|important|optional|pitfall)(?:\s+criteri(?:a|on))?\s*", re.IGNORECASE)
 _PREFIX = re.compile(r"\s*(essential|important|optional|pitfall)\s+criteri(?:a|on)\s*:", re.IGNORECASE)
+_WRITTEN = (str, int, float, Decimal)  # what a text or a number may come as
 _SPEAKERS = {"system": "System", "user": "User", "assistant": "Assistant"}
 
 
@@ -48,7 +50,8 @@ class RawExample:
 def read_row(row: Row, fields: FieldMap, number: int) -> RawExample:
     """Raises InputError with the reason where the row cannot be used. `number` names a row without an id."""
     values = {field: value_at(row, column) for field, column in fields.columns.items()}
-    question, in_parts = _question(values.get("question"))
+    values["question"] = _messages(values.get("question"))
+    question, in_parts = _question(values["question"])
     images = listed(values.get("images")) or in_parts
     if images or "images" in fields.columns or not isinstance(values["question"], str):
         question = _without_places(question, len(images))  # elsewhere "<image>" is a word like any other
@@ -66,6 +69,13 @@ def read_row(row: Row, fields: FieldMap, number: int) -> RawExample:
     example = checked_values(example, EXAMPLES)  # what no table can hold is refused here, row by row
     example["criteria"] = parse_criteria(example["criteria"])
     return RawExample(Example(**example), tuple(images), solved, tuple(others))
+
+
+def _messages(value: Any) -> Any:
+    """A conversation given as its JSON as that; a question that only looks like a list stays a text."""
+    found = decoded(value)
+    is_talk = isinstance(found, list) and found and all(isinstance(m, Mapping) and "role" in m for m in found)
+    return found if is_talk else value
 
 
 def _question(value: Any) -> tuple[str, list[Any]]:
@@ -92,8 +102,10 @@ def read_turns(messages: list[Any], name: str = "question") -> tuple[list[tuple[
     for number, message in enumerate(messages, 1):
         message = decoded(message)
         role = message.get("role") if isinstance(message, Mapping) else None
-        if role not in _SPEAKERS:
+        if role is None:
             raise InputError(f"{name}, message {number}: it is {shown(message)}; it must have a role and content")
+        if not isinstance(role, str) or role not in _SPEAKERS:
+            raise InputError(f"{name}, message {number}: its role is {shown(role)}; roles are {', '.join(_SPEAKERS)}")
         content = message.get("content")
         text = "" if content is None else content if isinstance(content, str) else None
         if text is None:
@@ -203,7 +215,7 @@ def _weight(value: Any) -> tuple[float | None, str | None]:
     if isinstance(value, str) and (word := _LABEL.fullmatch(value)):
         return None, word[1].upper()
     try:
-        number = math.nan if isinstance(value, bool) or not isinstance(value, (str, int, float)) else float(value)
+        number = math.nan if isinstance(value, bool) or not isinstance(value, _WRITTEN) else float(value)
     except (ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
@@ -215,7 +227,7 @@ def _text(value: Any, name: str) -> str | None:
     """A string that says something, or None; numbers are written out."""
     if is_null(value):
         return None
-    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+    if isinstance(value, bool) or not isinstance(value, _WRITTEN):
         raise InputError(f"{name} is {shown(value)}; it must be a string")
     return str(value)
 
@@ -224,8 +236,4 @@ def listed(value: Any) -> list[Any]:
     """One image or several; nothing but nulls is none, a null among images stays and is refused later."""
     value = decoded(value)
     several = list(value) if isinstance(value, (list, tuple)) else [value]
-    return [] if all(is_null(image) or _is_empty_object(image) for image in several) else several
-
-
-def _is_empty_object(image: Any) -> bool:
-    return is_image_object(image) and all(value is None for value in image.values())
+    return [] if all(map(says_nothing, several)) else several

@@ -13,6 +13,7 @@ from transformers.trainer_utils import set_seed
 
 from ..verifier.adapter import FILE, MERGED, VerifierCard, check_base, read_card
 from ..verifier.errors import InputError
+from ..verifier.lora import lora_settings
 from ..verifier.model import VisionLanguageModel, base_hash, load_model
 from ..verifier.progress import only_our_bars, use_bar
 from ..verifier.prompt import prompt_hash
@@ -35,7 +36,10 @@ def load_items(examples: str, rollouts: str, verdicts: str, mode: str) -> tuple[
     rows = read_verdicts(verdicts)
     other = [row for row in rows if row.mode != mode]
     if other:
-        raise InputError(f"{verdicts} has verdicts in {other[0].mode} mode, but the verifier is for {mode} mode")
+        raise InputError(
+            f"{verdicts} has verdicts in {other[0].mode} mode, but the verifier is for {mode} mode; give a table of that "
+            f"mode alone (claimwise label --mode {mode} --export asks nothing that its ledger knows)"
+        )
     pairs = pair_up(read_examples(examples), read_rollouts(rollouts))
     return join_verdicts(pairs, rows), sum(row.verdict is None for row in rows)
 
@@ -111,7 +115,7 @@ def _card_to_go_on_from(config: DistillConfig, digest: str) -> VerifierCard | No
     if card.base == MERGED:
         raise InputError(f"{config.adapter} is merged into its base; give the adapter that was merged")
     check_base(card, config.adapter, digest, config.base)
-    lora = json.loads((Path(config.adapter) / "adapter_config.json").read_text())
+    lora = lora_settings(config.adapter)
     theirs = {"mode": card.mode, "readings": card.readings, "lora_r": lora["r"], "lora_alpha": lora["lora_alpha"]}
     for name, value in theirs.items():
         if value != getattr(config, name):

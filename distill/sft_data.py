@@ -139,9 +139,9 @@ def _placed(turns: list[tuple[str, str]], images: int) -> list[dict[str, Any]]:
 
 
 def _stored(image: Any, picture: Picture, folder: Path | None) -> dict[str, Any]:
-    """As the feature `Image` of `datasets` holds it: a file of one's own stays where it is."""
+    """As the feature `Image` of `datasets` holds it: a file of one's own that everybody sees alike stays where it is."""
     path = folder / image if folder is not None and isinstance(image, str) and len(image) < 1000 else None
-    if path is not None and path.is_file():
+    if picture.as_is and path is not None and path.is_file():
         return {"path": str(path.resolve()), "bytes": None}
     return {"path": None, "bytes": picture.data}
 

@@ -76,7 +76,13 @@ def _local(path: Path, part: str | None) -> Source:
                 if number > start:
                     yield RawRow(number, f"{shown}, {place}", values or {}, error, file.parent)
 
-    return Source(str(path), f"{kind}: {listed}{more}", identity, _count(files), read)
+    return Source(str(path), f"{kind}: {listed}{more}{_beside(path, files)}", identity, _count(files), read)
+
+
+def _beside(path: Path, files: list[Path]) -> str:
+    """Tables of another kind in the folder, which are not read."""
+    others = [p.name for p in _found(path) if p.suffix in SUFFIXES and p.suffix != files[0].suffix]
+    return f" (not read: {', '.join(others[:3])}{' and more' if len(others) > 3 else ''})" if others else ""
 
 
 def _files(path: Path, part: str | None) -> list[Path]:
@@ -88,7 +94,7 @@ def _files(path: Path, part: str | None) -> list[Path]:
         if part:
             raise InputError(f"--part {part}: {path} is one file; parts are for folders and data sets of the Hub")
         return [path]
-    found = sorted(p for p in path.rglob("*") if p.is_file() and not _hidden(p.relative_to(path)))
+    found = _found(path)
     tables = next((kind for suffix in SUFFIXES if (kind := [p for p in found if p.suffix == suffix])), [])
     if not tables:
         raise InputError(f"{path}: the folder holds no file that ends in {', '.join(SUFFIXES)}")
@@ -101,6 +107,14 @@ def _files(path: Path, part: str | None) -> list[Path]:
     if part is not None and part not in parts:
         raise InputError(f"--part {part}: {path} has no such part; it has {', '.join(map(str, filter(None, parts)))}")
     return parts[part] if part is not None else tables
+
+
+def _found(path: Path) -> list[Path]:
+    """The folder's files, in order; without those that an earlier conversion wrote into it."""
+    files = sorted(p for p in path.rglob("*") if p.is_file() and not _hidden(p.relative_to(path)))
+    folders = {p.parent for p in files if p.name == "rejected.jsonl"} - {path}
+    ours = {folder for folder in folders if (folder / "run.json").is_file() or (folder / ".part").is_dir()}
+    return [p for p in files if ours.isdisjoint(p.parents)]
 
 
 def _hidden(path: Path) -> bool:
@@ -204,6 +218,11 @@ def _items(handle: IO[str], file: Path) -> Iterator[Any]:
         if not more:
             raise InputError(f"{file}, row {number}: it is not JSON ({problem}); mend it, or write one object a line")
         text, at, size = text[at:] + more, 0, 2 * size  # twice as much, or a long item is decoded over and over
+    rest = (text[at + 1 :] + handle.read(_PIECE)).strip()
+    if rest:
+        raise InputError(
+            f"{file}: behind the list there is more ({rest:.40}); make one list of it, or one object a line"
+        )
 
 
 def _after_space(text: str, at: int) -> int:
@@ -220,9 +239,21 @@ def _parquet_rows(file: Path, skip: int) -> Iterator[Place]:
         batches = table.iter_batches(batch_size=16)
         while (batch := _parquet(file, lambda _: next(batches, None))) is not None:
             seen = number + batch.num_rows <= skip
-            for values in [None] * batch.num_rows if seen else batch.to_pylist():
+            for values, error in [(None, None)] * batch.num_rows if seen else _values(batch):
                 number += 1
-                yield f"row {number}", values, None
+                yield f"row {number}", values, error
+
+
+def _values(batch: Any) -> list[tuple[dict[str, Any] | None, str | None]]:
+    """The rows of a batch, each with why it has no values, such as a date that Python does not know."""
+    import pyarrow as pa
+
+    try:
+        return [(values, None) for values in batch.to_pylist()]
+    except (pa.ArrowException, ValueError, OverflowError) as error:
+        if batch.num_rows == 1:
+            return [(None, f"it cannot be read ({error})")]
+    return [row for number in range(batch.num_rows) for row in _values(batch.slice(number, 1))]
 
 
 def _parquet(file: Path, action: Callable[[Path], Any]) -> Any:

@@ -157,6 +157,8 @@ class Teacher:
                 return
 
     async def _outcome(self, call: Call) -> Outcome:
+        if call.sheet.mode == "image" and not call.sheet.images:
+            return not_asked(len(call.places), ChatError("image", "the example has none; ask in text mode"))
         try:
             images = [self._image_url(image) for image in call.sheet.images]
         except InputError as error:

@@ -39,8 +39,9 @@ Item = tuple[Example, Rollout, list[Verdict]]
 
 def join_verdicts(pairs: Sequence[tuple[Example, Rollout]], verdicts: Sequence[Verdict]) -> list[Item]:
     """Each response with its known verdicts in the order of the criteria. Missing verdicts are left out and counted in
-    the message that `claimwise distill` prints; a verdict of an unknown rollout or criterion is an error."""
-    known = {(rollout.rollout_id, c.id) for example, rollout in pairs for c in example.criteria}
+    the message that `claimwise distill` prints; a verdict of an unknown rollout or criterion is an error, and so is one
+    that points behind the end of its response."""
+    known = {(rollout.rollout_id, c.id): len(rollout.response) for example, rollout in pairs for c in example.criteria}
     table: dict[tuple[str, str], Verdict] = {}
     for verdict in verdicts:
         if verdict.key not in known:
@@ -48,8 +49,15 @@ def join_verdicts(pairs: Sequence[tuple[Example, Rollout]], verdicts: Sequence[V
                 f"the verdicts name rollout {verdict.rollout_id!r}, criterion {verdict.criterion_id!r}, which the "
                 "rollout and example tables do not hold; give the tables that were labelled"
             )
-        if verdict.verdict is not None:
-            table[verdict.key] = verdict
+        if verdict.verdict is None:
+            continue
+        if (verdict.span_end or 0) > known[verdict.key]:
+            raise InputError(
+                f"the verdict on rollout {verdict.rollout_id!r}, criterion {verdict.criterion_id!r} points at characters "
+                f"up to {verdict.span_end} of a response that has {known[verdict.key]}; give the rollouts that were "
+                "labelled"
+            )
+        table[verdict.key] = verdict
     items = []
     for example, rollout in pairs:
         keys = [(rollout.rollout_id, criterion.id) for criterion in example.criteria]

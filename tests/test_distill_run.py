@@ -245,11 +245,44 @@ def test_text_mode_does_not_look_at_the_picture(run, tables, tmp_path):
         ({"verdicts": "{tables}/validation/gold-image.jsonl"}, "give the tables that were labelled"),
         ({"base": "{tables}/no-base"}, "no-base' is no folder, nor found on the Hub"),
         ({"base": "{tables}/train"}, "holds no safetensors file; give the folder of a base model"),
+        ({"learning_rate": float("nan")}, "learning_rate is nan; it must be a number from 0 up"),
+        ({"per_device_train_batch_size": 0}, "per_device_train_batch_size is 0; it must be at least 1"),
+        ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps is 0; it must be at least 1"),
+        ({"max_steps": 0}, "leave nothing to train"),
+        ({"max_steps": -1, "num_train_epochs": 0}, "leave nothing to train"),
     ],
 )
 def test_bad_input_is_refused_before_the_folder_is_taken(run, tables, tmp_path, changes, told):
     """So the same folder serves the corrected command."""
     with pytest.raises(InputError) as refusal:
-        run(**{key: value.format(tables=tables) for key, value in changes.items()})
+        run(**{k: v.format(tables=tables) if isinstance(v, str) else v for k, v in changes.items()})
     assert told in str(refusal.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_verdicts_on_other_responses_are_refused(run, tables, tmp_path):
+    """A rollout table made anew has the same ids; a span behind the end of its response gives it away."""
+    rows = read_verdicts(tables / "train/gold-image.jsonl")
+    at = next(number for number, row in enumerate(rows) if row.span)
+    rows[at] = dataclasses.replace(rows[at], span_end=5000)
+    write_verdicts(tmp_path / "gold.jsonl", rows)
+    with pytest.raises(InputError, match=r"points at characters up to 5000 of a response that has \d+; give"):
+        run(verdicts=str(tmp_path / "gold.jsonl"))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("model.safetensors", b"{" * 40, "header"),
+        ("tokenizer.json", None, "tokenizer"),
+        ("config.json", b"{", "JSON"),
+    ],
+)
+def test_a_damaged_base_is_one_line(name, content, told, run, tiny_base, tmp_path):
+    base = shutil.copytree(tiny_base, tmp_path / "base")
+    (base / name).unlink()
+    if content is not None:
+        (base / name).write_bytes(content)
+    with pytest.raises(InputError, match=f"the base model '{base}' cannot be loaded: .*{told}"):
+        run(base=str(base))

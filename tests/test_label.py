@@ -147,12 +147,12 @@ def test_dry_run_writes_nothing_and_tells_what_is_left(tmp_path, capsys, assets)
 @pytest.mark.parametrize("mode", ["text", "image"])
 def test_tokens_are_counted_as_the_processor_makes_them(mode, per_call, assets, tmp_path):
     """Against the processor's own count of whole prompts, images included."""
-    paths = [tmp_path / f"{n}.png" for n in range(2)]
+    paths = [tmp_path / f"{n}.png" for n in range(3)]
     for n, path in enumerate(paths):
         Image.new("RGB", (64 + 32 * n, 64)).save(path)
     processor, pairs = load_processor(assets / "base"), []
     for n in range(3):
-        example = Example(f"e{n}", "What do the digits read?", CRITERIA, tuple(paths[:n]))
+        example = Example(f"e{n}", "What do the digits read?", CRITERIA, tuple(paths[: n + 1]))
         pairs.append((example, Rollout(f"r{n}", f"e{n}", f"The first is {n}. The second is 4.", "p")))
     stream = list(sheets(pairs, [mode], "m", per_call > 1))
     found = estimate(stream, None, TokenCounter(processor), per_call)
@@ -200,3 +200,12 @@ def test_what_a_server_needs(name, tmp_path, capsys):
     at = run.index(name)
     assert main(run[:at] + run[at + 2 :]) == 2
     assert f"{name} is missing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["examples.jsonl", "rollouts.parquet"])
+@pytest.mark.parametrize("teacher", ["oracle", "http://127.0.0.1:1/v1"])
+def test_a_table_that_is_read_is_not_written_over(name, teacher, tmp_path, capsys):
+    run = command(tmp_path, teacher, "--export", tmp_path / "." / name)
+    before = (tmp_path / name).read_bytes()
+    assert main(run) == 2 and (tmp_path / name).read_bytes() == before
+    assert "is a table that is read; give another name" in capsys.readouterr().err

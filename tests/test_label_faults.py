@@ -22,6 +22,7 @@ FAULTS = {
     "a hang": say("late", wait_s=3.0),
     "a reset connection": Reply(reset=True),
     "HTML instead of JSON": status(200, "<html>502</html>"),
+    "a reply without end": Reply(body=b" " * 70_000_000),
     "a truncated reply": Reply(body=say("{}").body[:30]),
     "an unreadable answer": say("hm"),
     "truncated JSON": say('{"quote": "The first', finish="length"),
@@ -188,6 +189,20 @@ def test_a_broken_image_is_missing_with_its_reason(tmp_path, capsys):
         assert main(run) == 0 and not server.calls
     rows = read_verdicts(tmp_path / "v.jsonl")
     assert all(row.verdict is None and row.error.startswith("image: ") for row in rows)
+    assert "missing: image 16" in capsys.readouterr().out
+
+
+def test_without_an_image_nothing_is_asked_in_image_mode(tmp_path, capsys):
+    with Server() as server:
+        run = command(tmp_path, server.url, "--export", tmp_path / "v.jsonl", examples=1)
+        run[run.index("--mode") + 1] = "text,image"
+        assert main([*run, "--dry-run"]) == 0
+        planned = capsys.readouterr().out
+        assert main(run) == 0 and len(server.calls) == 16
+    assert planned.splitlines()[2].split() == ["image", "0", "0", "0"]
+    missing = [row for row in read_verdicts(tmp_path / "v.jsonl") if row.verdict is None]
+    assert len(missing) == 16 and {row.mode for row in missing} == {"image"}
+    assert {row.error for row in missing} == {"image: the example has none; ask in text mode"}
     assert "missing: image 16" in capsys.readouterr().out
 
 

@@ -1,6 +1,7 @@
 """Public layouts and single rows, written by hand: which column is which field, and what a row becomes."""
 
 import json
+from decimal import Decimal
 
 import pytest
 from claimwise.distill.layouts import ALIASES, CRITERION_ALIASES, EXAMPLE_ALIASES, find_fields, parse_map
@@ -197,6 +198,7 @@ def test_map():
         ({"description": "Pitfall Criteria: says 4.", "weight": 2}, "PITFALL", 2),
         ({"description": "Essential Criteria: says 4.", "weight": -2}, "PITFALL", -2),  # the sign decides
         ({"weight": float("nan")}, None, 1),
+        ({"weight": Decimal("4.0")}, "IMPORTANT", 4),  # as Parquet has it
         ({}, None, 1),
     ],
 )
@@ -247,6 +249,9 @@ def user(*parts):
         ([{"role": "system", "content": "Be brief."}, *user(TEXT)], None, "System: Be brief.\n\nUser: What?", ()),
         ("What?", {"bytes": None, "path": None}, "What?", ()),
         ("What?", [None], "What?", ()),
+        (json.dumps(user(IMAGE, TEXT)), "a.png", "What?", ("a.png",)),  # a conversation as its JSON
+        ("[1, 2] or [3]?", None, "[1, 2] or [3]?", ()),
+        ('[{"a": 1}]', None, '[{"a": 1}]', ()),
         ("What?", [b"x", None], "What?", (b"x", None)),  # the null is refused when images are read
         ("What?", '["a.png", "b.png"]', "What?", ("a.png", "b.png")),
     ],
@@ -272,7 +277,11 @@ def test_image_is_a_word_like_any_other_where_there_are_no_images():
         ({"question": "<image> What?", "image": None}, r"places for 1 image\(s\), but the row has 0"),
         ({"question": user(IMAGE, TEXT)}, r"places for 1 image\(s\), but the row has 0"),
         ({"question": [{"role": "user", "content": 3}]}, "message 1: content is integer 3"),
-        ({"question": [{"role": "tool", "content": "x"}]}, "message 1: .*must have a role"),
+        (
+            {"question": [{"role": "tool", "content": "x"}]},
+            "message 1: its role is string 'tool'; roles are",
+        ),
+        ({"question": [{"role": ["user"], "content": "x"}]}, "message 1: its role is list of string"),
         ({"question": ["What?"]}, "message 1: .*must have a role"),
         ({"question": [*user(TEXT), {"role": "assistant", "content": "3"}]}, "ends with the assistant's turn"),
         ({"question": user({"type": "video", "video": "v.mp4"})}, "neither text nor image"),

@@ -289,3 +289,11 @@ def test_bad_input_is_one_line_and_nothing_is_written(tmp_path, monkeypatch, cap
 def test_an_unknown_action_is_refused(capsys):
     assert main(["rubrics", "mend"]) == 2
     assert "'mend'" in capsys.readouterr().err
+
+
+def test_a_folder_is_no_table_to_write(tmp_path, capsys):
+    write_examples(tmp_path / "t.jsonl", [MIXED])
+    (tmp_path / "out.jsonl").mkdir()
+    assert main(["rubrics", "lint", str(tmp_path / "t.jsonl"), "--fix", str(tmp_path / "out.jsonl")]) == 2
+    assert "is a folder; give the name of a table" in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"t.jsonl", "out.jsonl"}

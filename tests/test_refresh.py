@@ -14,6 +14,7 @@ from claimwise.distill.run import distill
 from claimwise.distill.train import Item
 from claimwise.eval.agreement import agree
 from claimwise.scripts.cli import main
+from claimwise.verifier.adapter import MERGED
 from claimwise.verifier.errors import InputError
 from claimwise.verifier.judge import load_judge
 from claimwise.verifier.schema import Criterion, Example, Rollout, Verdict
@@ -260,6 +261,11 @@ def test_bad_input_is_one_line_and_leaves_no_folder(flags, verifier, grpo, table
     assert "which the rollout and example tables do not hold" in told(
         disagreements=[str(tables / "validation/gold-image.jsonl")]
     )
+    assert "none.jsonl: there is no such file" in told(rollouts=str(tmp_path / "none.jsonl"))
+    merged = shutil.copytree(verifier, tmp_path / "merged")
+    card = json.loads((merged / "verifier.json").read_text())
+    (merged / "verifier.json").write_text(json.dumps({**card, "base": MERGED}))
+    assert "is merged into its base; give the adapter that was merged" in told(adapter=str(merged))
     assert not (tmp_path / "new").exists()
     other = shutil.copytree(verifier, tmp_path / "other")
     card = json.loads((other / "verifier.json").read_text())

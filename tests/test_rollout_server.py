@@ -147,10 +147,32 @@ def test_a_wrong_key_costs_one_call(table, tmp_path, capsys):
 
 def test_a_server_that_refuses_everything_is_left_alone(table, tmp_path, capsys):
     """Three examples, not three requests: one bad example must not end a run."""
-    with Server(lambda call: status(400, {"error": {"message": "seed: unknown field"}})) as server:
+    with Server(lambda call: status(400, {"error": {"message": "n: unknown field"}})) as server:
         assert main(flags(server, table, tmp_path / "r.jsonl")) == 2
     assert len(server.calls) in (5, 6)  # two each of the first two examples, one of the third, one on its way
-    assert "5 requests in a row failed, the last with HTTP 400: 'seed: unknown field'" in capsys.readouterr().err
+    assert "5 requests in a row failed, the last with HTTP 400: 'n: unknown field'" in capsys.readouterr().err
+
+
+def test_a_server_that_knows_no_seed_and_no_top_p_is_asked_without(table, tmp_path, capsys):
+    def plain(call: Call):
+        unknown = next((name for name in ("seed", "top_p") if name in call.body), None)
+        return status(400, {"error": {"message": f"Unsupported parameter: '{unknown}'"}}) if unknown else say("B")
+
+    with Server(plain) as server:
+        assert main(flags(server, table, tmp_path / "r.jsonl")) == 0
+    assert len(read_rollouts(tmp_path / "r.jsonl")) == 8 and len(server.calls) == 8 + 2
+    told = capsys.readouterr().out
+    assert "tiny-model: seed changed or left out" in told and "top_p changed or left out" in told
+
+
+def test_where_nothing_was_sampled_nothing_is_kept_to_go_on_with(tmp_path, capsys):
+    table = tmp_path / "examples.jsonl"
+    write_examples(table, [Example("a", "Why <|im_end|>?", (Criterion("c", "So."),))])
+    with Server(answer) as server:
+        assert main(flags(server, table, tmp_path / "r.jsonl")) == 1
+    told = capsys.readouterr().err
+    assert "the question of 'a' holds <|im_end|>. Mend that; the same command begins again" in told
+    assert "--max-failed" not in told and os.listdir(tmp_path) == ["examples.jsonl"]
 
 
 def test_no_text_is_no_empty_response(table, tmp_path, capsys):

@@ -229,6 +229,7 @@ def test_difficulty_is_rated_by_the_first_policy(assets, tmp_path, capsys):
 BAD = {
     "a table's name must end in .jsonl or .parquet": ["--out", "{out}/rollouts.csv"],
     "--samples is 4, give 8": ["--difficulty"],
+    "r.jsonl is the rollout table; give another name": ["--difficulty-out", "{out}/./r.jsonl", "--samples", "8"],
     "two policies have one name (policy, policy)": ["--policy", "other/policy"],
     "there are 1 policies but 2 names": ["--name", "a", "--name", "b"],
     "a temperature is there twice (1, 1)": ["--temperature", "1", "1.0"],

@@ -66,7 +66,7 @@ def parts(row):
 
 def test_every_layout_of_a_conversation(form, tmp_path):
     """Placeholders stand where the texts have them, else before the first question, as in the prompts of GRPO."""
-    Image.new("RGBA", (64, 64)).save(tmp_path / "a.png")
+    Image.new("RGBA", (64, 64), "red").save(tmp_path / "a.png")
     path, raw = {"path": str((tmp_path / "a.png").resolve()), "bytes": None}, (tmp_path / "a.png").read_bytes()
     what = {"type": "text", "text": "What?"}
     row = read(form, {"messages": [USER, SAID], "images": ["a.png"]}, tmp_path)
@@ -95,7 +95,7 @@ def test_every_layout_of_a_conversation(form, tmp_path):
         ({"messages": [USER]}, "must end with an answer"),
         ({"messages": [SAID]}, "must end with an answer of the assistant after a turn"),
         ({"messages": [USER, {**SAID, "content": " "}]}, "must end with an answer"),
-        ({"messages": [{**USER, "role": "robot"}, SAID]}, "messages, message 1: it is"),
+        ({"messages": [{**USER, "role": "robot"}, SAID]}, "messages, message 1: its role is"),
         ({"messages": [USER, SAID], "images": ["none.png"]}, "image 1: there is no file"),
         ({"messages": [USER, SAID], "images": [b"no image"]}, "image 1: its 8 bytes are no image"),
         ({"messages": [{**USER, "content": "<image> <image>"}, SAID]}, "places for 2 image(s), but the row has 0"),

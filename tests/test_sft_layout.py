@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from pathlib import Path
@@ -9,12 +10,13 @@ from pathlib import Path
 import datasets
 import pytest
 from claimwise.distill.hub import stream
-from claimwise.distill.sft_data import Form, Reader, stored_dataset, streamed_dataset
-from claimwise.distill.sources import open_source
+from claimwise.distill.sft_data import Form, Reader, read_conversation, stored_dataset, streamed_dataset
+from claimwise.distill.sources import RawRow, open_source
 from claimwise.scripts.cli import main
 from claimwise.scripts.digits_conversations import write_conversations
 from claimwise.verifier.errors import InputError
 from claimwise.verifier.processor import load_processor
+from PIL import Image
 from test_sft import flags
 
 
@@ -27,6 +29,20 @@ def form(assets):
 def data(tmp_path):
     """Sixteen conversations of the digits world."""
     return write_conversations(tmp_path / "sft", 16)
+
+
+def test_a_drawing_on_nothing_is_read_as_it_is_seen(form, tmp_path):
+    """Black on transparent: a processor of transformers would make one black square of it."""
+    drawing = Image.new("RGBA", (64, 64), (0, 0, 0, 0))
+    drawing.paste((0, 0, 0, 255), (0, 0, 32, 32))
+    drawing.save(tmp_path / "drawing.png")
+    Image.new("RGB", (64, 64)).save(tmp_path / "plain.png")
+    turns = [{"role": "user", "content": "What?"}, {"role": "assistant", "content": "A square."}]
+    values = {"messages": turns, "images": ["drawing.png", "plain.png"]}
+    drawn, plain = read_conversation(RawRow(1, "line 1", values, None, tmp_path), form)["images"]
+    assert plain == {"path": str(tmp_path / "plain.png"), "bytes": None}
+    with Image.open(io.BytesIO(drawn["bytes"])) as seen:
+        assert (seen.mode, seen.getpixel((1, 1)), seen.getpixel((60, 60))) == ("RGB", (0, 0, 0), (255, 255, 255))
 
 
 def openmmreasoner(data, folder):

@@ -2,7 +2,10 @@
 
 import dataclasses
 import json
+import struct
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from claimwise.verifier.errors import InputError
 from claimwise.verifier.schema import Criterion, Example, Rollout, Verdict
@@ -94,3 +97,15 @@ def test_half_a_stream_leaves_no_table(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         write_verdict_stream(tmp_path / "v.parquet", rows())
     assert not list(tmp_path.iterdir())
+
+
+def test_a_value_that_cannot_be_read_is_one_line(tmp_path):
+    """Bytes in a column of texts that are no UTF-8: Parquet holds them, Python does not."""
+    write_rollouts(tmp_path / "good.parquet", [Rollout("r", "e", "ab", "p")])
+    table = pq.read_table(tmp_path / "good.parquet")
+    bad = pa.Array.from_buffers(
+        pa.string(), 1, [None, pa.py_buffer(struct.pack("<ii", 0, 2)), pa.py_buffer(b"\xff\xfe")]
+    )
+    pq.write_table(table.set_column(table.schema.names.index("response"), "response", bad), tmp_path / "bad.parquet")
+    with pytest.raises(InputError, match=r"bad.parquet: it has a value that cannot be read \('utf-8' codec"):
+        read_rollouts(tmp_path / "bad.parquet")

@@ -25,6 +25,7 @@ from ..verifier.cache import VerdictCache
 from ..verifier.cascade import CascadeJudge
 from ..verifier.errors import InputError
 from ..verifier.judge import MAX_PACKED_TOKENS, PackedJudge
+from ..verifier.lora import lora_settings
 from ..verifier.model import VisionLanguageModel, adapter_hash, base_hash
 from ..verifier.processor import load_processor
 from ..verifier.schema import Example, Judge, Mode, Rollout, Verdict
@@ -39,6 +40,7 @@ class SharedBaseJudge:
         self.card = read_card(adapter)
         if self.card.base == MERGED:
             raise InputError(f"{adapter} is merged into its base, so nothing can be shared; give the adapter itself")
+        lora_settings(adapter)
         check_base(self.card, adapter, base_hash(base), base)
         self.name: str = self.card.name
         self.mode: Mode = self.card.mode  # pyright: ignore[reportAttributeAccessIssue]  # read_card checked it

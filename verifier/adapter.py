@@ -7,6 +7,7 @@ base is refused with the reason.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -56,6 +57,8 @@ def read_card(folder: str | Path) -> VerifierCard:
         ours = prompt_hash(card.mode, card.readings)
     except (TypeError, KeyError) as error:
         raise InputError(f"{path} is not what claimwise distill writes ({error}); distil it again") from error
+    if not isinstance(card.temperature, (int, float)) or not 0 < card.temperature < math.inf:
+        raise InputError(f"{path}: temperature is {card.temperature!r}, it must be a number above 0; distil it again")
     if card.prompt_hash != ours:
         raise InputError(
             f"{path}: the adapter was trained on prompt {card.prompt_hash}, this version writes {ours}; distil it again"

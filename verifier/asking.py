@@ -129,7 +129,8 @@ def image_url(image: Path | Image) -> str:
     if isinstance(image, Path):
         try:
             with pil.open(image) as opened:
-                plain = opened.mode in ("RGB", "L") and opened.getexif().get(0x0112, 1) == 1  # orientation
+                plain = opened.mode in ("RGB", "L") and not opened.has_transparency_data
+                plain = plain and opened.getexif().get(0x0112, 1) == 1  # orientation
                 kind = _AS_THEY_ARE.get(opened.format or "") if plain else None
             if kind:
                 return _data_url(kind, image.read_bytes())

@@ -20,9 +20,8 @@ from collections import Counter
 from dataclasses import dataclass
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
+from .chat_address import endpoint, proxy_for
 from .chat_errors import FATAL, RETRIED, ChatError, error_of_status, read_body, softer
 from .errors import InputError
 
@@ -33,6 +32,7 @@ BUSY_TRIES = 20  # a rate limit passes; with pauses of up to a minute this is ab
 FAILED_AT_FIRST = 8  # at least so many questions must fail before a server that has answered none is given up
 LONGEST_PAUSE_S = 60.0
 LONGEST_RETRY_AFTER_S = 3600.0
+LARGEST_REPLY = 1 << 26  # bytes; an answer of 100,000 tokens with 20 log-probabilities each is half of that
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,9 @@ class ChatClient:
         tries: int = 6,
         backoff_s: float = 1.0,
     ):
-        if not _is_address(url):
-            raise InputError(f"{url!r} is no address of a server; give one like http://localhost:8000/v1")
+        self.url, self._login = endpoint(url)
         if max_in_flight < 1 or tries < 1 or not timeout_s > 0:
             raise InputError("calls in flight, tries and the time limit must be above zero")
-        self.url = url.rstrip("/").removesuffix("/chat/completions") + "/chat/completions"
         self.model, self.max_in_flight, self.timeout_s = model, max_in_flight, timeout_s
         self.tries, self.backoff_s = tries, backoff_s
         self.errors: Counter[str] = Counter()
@@ -82,14 +80,18 @@ class ChatClient:
         self._key = os.environ.get(key_env, "").strip()
         if not (self._key.isascii() and self._key.isprintable()):
             raise InputError(f"the key in {key_env} has characters that no key has; set it anew")
+        if self._key and self._login:
+            raise InputError(f"the address {self.url} comes with a user, and {key_env} with a key; give one of the two")
 
     async def __aenter__(self) -> ChatClient:
         import aiohttp  # a third of the processor time that httpx takes for a call, with 64 in flight
 
-        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self._key}"} if self._key else {})
+        headers = {"Content-Type": "application/json"}
+        if self._key or self._login:
+            headers["Authorization"] = self._login or f"Bearer {self._key}"
         self._http = aiohttp.ClientSession(
             headers=headers,
-            proxy=_proxy(self.url),
+            proxy=proxy_for(self.url),
             connector=aiohttp.TCPConnector(limit=0),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None),
@@ -187,11 +189,13 @@ class ChatClient:
                 asyncio.timeout(self.timeout_s),
                 self._http.post(self.url, data=data, allow_redirects=False) as reply,
             ):
-                content = await reply.read()
+                content = await _whole(reply)
         except TimeoutError:
             raise ChatError("timeout", f"no answer within {self.timeout_s:g} s", lost=1) from None
         except aiohttp.ClientConnectorError as error:
             raise ChatError("connection", f"{self.url}: no connection ({error})") from None
+        except ValueError as error:  # an address or a proxy that is none
+            raise ChatError("url", f"{self.url} cannot be asked ({str(error) or type(error).__name__})") from None
         except (aiohttp.ClientError, OSError) as error:
             reason = str(error) or type(error).__name__
             raise ChatError("connection", f"the connection broke off ({reason})", lost=1) from None
@@ -230,18 +234,15 @@ class ChatClient:
         return bool(changes)
 
 
-def _is_address(url: str) -> bool:
-    try:
-        parsed = urlsplit(url)
-        return parsed.scheme in ("http", "https") and bool(parsed.hostname) and parsed.port != 0
-    except ValueError:
-        return False
-
-
-def _proxy(url: str) -> str | None:
-    """The proxy that the environment names for this address (https_proxy, no_proxy, ...)."""
-    parsed, named = urlsplit(url), getproxies()
-    return None if proxy_bypass(parsed.hostname or "") else named.get(parsed.scheme, named.get("all"))
+async def _whole(reply: aiohttp.ClientResponse) -> bytes:
+    """The body; ChatError for one that does not end, which would fill the memory until the time is up."""
+    pieces, size = [], 0
+    async for piece in reply.content.iter_any():
+        pieces.append(piece)
+        size += len(piece)
+        if size > LARGEST_REPLY:
+            raise ChatError("not_json", f"no chat answer, but more than {LARGEST_REPLY:,} bytes", lost=1)
+    return b"".join(pieces)
 
 
 class Gate:

@@ -20,7 +20,7 @@ RETRIED = frozenset({"busy", "server", "timeout", "connection", "not_json"})  # 
 
 _TOO_LONG = re.compile(
     r"context.?(length|window|size)|maximum (context|model|input)|max_model_len|prompt is too long|too many tokens|"
-    r"reduce the length|input length|longer than the maximum",
+    r"reduce the length|input length|longer than the maximum|input token count|`max_new_tokens` must be",
     re.IGNORECASE,
 )
 # Parameters that an answer can do without, and how servers call them in a refusal.
@@ -28,10 +28,13 @@ _NAMED = {
     "response_format": re.compile(r"response_format|json_schema|structured.?output|guided|grammar", re.IGNORECASE),
     "top_logprobs": re.compile(r"top_logprobs", re.IGNORECASE),
     "logprobs": re.compile(r"logprobs", re.IGNORECASE),
+    "top_p": re.compile(r"top_p", re.IGNORECASE),
+    "seed": re.compile(r"\bseed\b", re.IGNORECASE),
     "temperature": re.compile(r"temperature", re.IGNORECASE),
     "max_tokens": re.compile(r"max_completion_tokens", re.IGNORECASE),
 }
 FEWER_LOGPROBS = 5
+SHORTEST_KEY = 8  # characters; "x" or "EMPTY" is no secret, and struck out it would spoil the server's words
 
 
 class ChatError(Exception):
@@ -92,7 +95,7 @@ def read_body(body: bytes, key: str = "") -> dict[str, Any]:
     content = logprobs.get("content") if isinstance(logprobs, dict) else None
     return {
         "text": text,
-        "finish_reason": choice.get("finish_reason"),
+        "finish_reason": finish if isinstance(finish := choice.get("finish_reason"), str) else None,
         "prompt_tokens": _count(usage, "prompt_tokens"),
         "completion_tokens": _count(usage, "completion_tokens"),
         "logprobs": content if isinstance(content, list) else None,
@@ -109,7 +112,7 @@ def _text(message: dict[str, Any]) -> str:
 
 def _count(usage: Any, name: str) -> int | None:
     count = usage.get(name) if isinstance(usage, dict) else None
-    return count if isinstance(count, int) and count >= 0 else None
+    return count if isinstance(count, int) and 0 <= count < 2**53 else None
 
 
 def _said(body: bytes, key: str) -> str:
@@ -121,7 +124,7 @@ def _said(body: bytes, key: str) -> str:
         text = str(found.get("message", found) if isinstance(found, dict) else found)
     except (ValueError, AttributeError, RecursionError):
         pass
-    return excerpt(text.replace(key, "***") if key else text, 240)
+    return excerpt(text.replace(key, "***") if len(key) >= SHORTEST_KEY else text, 240)
 
 
 def softer(error: ChatError, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from .batching import Row, batches, runs, siblings
 from .cache import Desk, VerdictCache, question_keys
 from .cascade import CascadeJudge, band_for
 from .errors import InputError
+from .lora import lora_settings
 from .model import VisionLanguageModel, adapter_hash, base_hash, load_model
 from .packed import Answer, answer_trees
 from .probe import check_effect, check_modules
@@ -229,6 +230,8 @@ def _quoting(mode: Mode, server: str | None, model: str | None, settings: dict[s
 def _checked(adapter: str | Path, mode: Mode | None, base: str | Path | None) -> tuple[VerifierCard, str | Path]:
     """The adapter's card and its base."""
     card = read_card(adapter)
+    if card.base != MERGED:
+        lora_settings(adapter)  # whole files, or one line
     if mode is not None and mode != card.mode:
         raise InputError(f"{adapter} is a verifier for {card.mode} mode; it cannot judge in {mode} mode")
     path = base or resolve_base(card, Path(adapter))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForImageTextToText, PreTrainedModel, ProcessorMixin
 
 from .errors import InputError
@@ -100,9 +101,12 @@ def load_model(path: str | Path, dtype: torch.dtype | str = "auto", **kwargs) ->
 
     try:
         model = AutoModelForImageTextToText.from_pretrained(path, dtype=dtype, attn_implementation="sdpa", **kwargs)
-    except (OSError, ValueError) as error:
+        processor = load_processor(path)
+    except InputError:
+        raise
+    except (OSError, ValueError, SafetensorError) as error:
         raise InputError(f"the base model {str(path)!r} cannot be loaded: {error}") from error
-    return VisionLanguageModel(model, load_processor(path), str(path))
+    return VisionLanguageModel(model, processor, str(path))
 
 
 def base_hash(path: str | Path) -> str:

@@ -34,6 +34,7 @@ from .columns import (
     parse_criteria,
 )
 from .errors import InputError
+from .pixels import as_rgb
 from .schema import SCHEMA_VERSION, Example, Rollout, Verdict
 
 if TYPE_CHECKING:
@@ -120,9 +121,9 @@ def load_image(image: str | Path | Image) -> Image:
     try:
         if from_file:
             with pil.open(image) as opened:
-                rgb = ImageOps.exif_transpose(opened).convert("RGB")  # as datasets does when it decodes
+                rgb = as_rgb(ImageOps.exif_transpose(opened))  # upright, as datasets decodes it
         else:
-            rgb = image.convert("RGB")
+            rgb = as_rgb(image)
     except FileNotFoundError:
         raise InputError(f"{name}: there is no such file") from None
     except (OSError, ValueError, SyntaxError, pil.DecompressionBombError) as error:
@@ -192,11 +193,18 @@ def _parquet_rows(path: Path, columns: Columns) -> Iterator[tuple[int, Any]]:
         with pq.ParquetFile(path) as table:  # not read_table, which takes "a=b" in a path for a column
             wanted = [name for name in ("schema_version", *columns) if name in table.schema_arrow.names]
             for batch in table.iter_batches(batch_size=10_000, columns=wanted):
-                for raw in batch.to_pylist():
+                for raw in _plain_rows(batch, path):
                     number += 1
                     yield number, raw
     except pa.ArrowException as error:
         raise InputError(f"{path}: it cannot be read as Parquet ({error})") from None
+
+
+def _plain_rows(batch: pa.RecordBatch, path: Path) -> list[dict[str, Any]]:
+    try:
+        return batch.to_pylist()
+    except (ValueError, OverflowError) as error:  # bytes that are no UTF-8, a date beyond Python's
+        raise InputError(f"{path}: it has a value that cannot be read ({error})") from None
 
 
 def _check_unique(values: dict[str, Any], key: Sequence[str], seen: dict[tuple[str, ...], int], number: int) -> None:

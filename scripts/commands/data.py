@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...verifier.errors import InputError
+from ...verifier.text import clean
 from ..parser import CommandParser
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ OUT gets examples.parquet, images/, rejected.jsonl and a table for each split. r
 no table, with its reason: "refused" for a fault of the row (no question, a broken image, ...), "filtered" for
 duplicates (same question and answer, same images or near ones) and for questions that every sample solved (rs_score
 8/8). Only refused rows count against --max-rejected; above it no table is written, rejected.jsonl is, and the status
-is 2; then the same command with a larger share has only the tables to write.
+is 2; then the same command with a larger share has only the tables to write, and the very same one reads all rows anew.
 Splits share no image, near duplicates included, and no question; the proof is counted from the written files.
 A stopped run goes on where it was."""
 
@@ -80,16 +81,18 @@ def main(argv: list[str]) -> int:
 def inspect(argv: list[str]) -> int:
     args = _common("inspect", "Show columns, one row, and what maps to which field.", INSPECT_EXAMPLE).parse_args(argv)
     source, rows, fields = _open(args)
-    print(f"{source.name}: {source.description}" + (f"; {source.rows:,} rows" if source.rows is not None else ""))
+    print(clean(f"{source.name}: {source.description}{'' if source.rows is None else f'; {source.rows:,} rows'}"))
     print(f"layout: {fields.layout or 'none that is known by name'}\n")
-    print(_table(_columns(next(row for row in rows if not row.error), source, fields)), end="\n\n")
-    print(_table(_mapping(fields)), end="\n\n")
+    print(clean(_table(_columns(next(row for row in rows if not row.error), source, fields))), end="\n\n")
+    print(clean(_table(_mapping(fields))), end="\n\n")
     try:
         fields.check_complete()
+        for row in rows:
+            fields.check_new(row.values, row.number)
     except InputError as error:
-        print(f"cannot be converted yet: {error}")
+        print(clean(f"cannot be converted yet: {error}"))
         return 0
-    print(_trial(rows, fields))
+    print(clean(_trial(rows, fields)))
     return 0
 
 
@@ -119,7 +122,7 @@ def convert(argv: list[str]) -> int:
         print(f"{args.out} holds this very table already")
         return 0
     work, proofs = done
-    print(_summary(args.out, work, fields))
+    print(clean(_summary(args.out, work, fields, source)))
     if proofs:
         print("\n" + _proof(proofs))
     return 0
@@ -230,11 +233,12 @@ def _trial(rows: list[RawRow], fields: FieldMap) -> str:
     return text + f"\nyes to a pitfall: {fields.yes_means}"
 
 
-def _summary(out: Path, work: Work, fields: FieldMap) -> str:
+def _summary(out: Path, work: Work, fields: FieldMap, source: Source) -> str:
     counts = work.counts
     images = len({name for kept in work.kept for name in kept.images})
     filtered = Counter(row["reason"].partition(" of ")[0] for row in work.rejected if row["kind"] == "filtered")
     lines = [
+        f"{source.name}: {source.description}",
         f"{out / 'examples.parquet'}: {len(work.kept):,} examples, {counts['criteria']:,} criteria, {images:,} images",
         f"rows: {work.rows:,} read, {len(work.refused):,} refused, {filtered.total():,} filtered"
         + (f" ({_counted(filtered)})" if filtered else "")

@@ -116,6 +116,8 @@ def _check(args, out: Path, rated_out: Path) -> TeacherSettings | None:
             raise InputError(f"{path}: a table's name must end in {' or '.join(TABLES)}")
         if path.exists() and not Path(f"{out}.part").exists():
             raise InputError(f"{path} is there already; remove it, or give another name")
+    if difficulty and rated_out.resolve() == out.resolve():
+        raise InputError(f"--difficulty-out {rated_out} is the rollout table; give another name")
     if difficulty and args.samples < 8:
         raise InputError(f"--difficulty counts right answers among 8 responses; --samples is {args.samples}, give 8")
     if args.server and args.backend:
@@ -178,9 +180,12 @@ def _engine(pairs: Sequence[str]) -> dict[str, Any]:
 
 
 def _failure(out: Path, part: Path, refused: Sequence[tuple[Job, Refusal]], wanted: int) -> str:
-    share = 1.01 * len(refused) / wanted  # rounded, it must suffice
+    told = f"{out} is not written: {_reasons(refused, wanted)}."
+    if len(refused) == wanted:
+        return f"{told} Mend that; the same command begins again"
+    share = min(1.0, 1.01 * len(refused) / wanted)  # rounded, it must suffice
     kept = f"The others are kept in {part.name}, and the same command asks for the missing ones only"
-    return f"{out} is not written: {_reasons(refused, wanted)}. {kept}; --max-failed {share:.3g} goes without them"
+    return f"{told} {kept}; --max-failed {share:.3g} goes without them"
 
 
 def _reasons(refused: Sequence[tuple[Job, Refusal]], wanted: int) -> str:

@@ -107,6 +107,8 @@ def lint(argv: list[str]) -> int:
 def _check_out(table: Path, out: Path) -> None:
     if out.suffix not in (".jsonl", ".parquet"):
         raise InputError(f"--fix {out}: a table's name must end in .jsonl or .parquet")
+    if out.is_dir():
+        raise InputError(f"--fix {out} is a folder; give the name of a table")
     if out.resolve() == table.resolve():
         raise InputError(f"--fix {out} is the table that is read; give another name, so that both can be compared")
 
