@@ -17,7 +17,7 @@ Choosing among many bands flatters the chosen one all the same, so it is measure
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,18 +118,13 @@ def choose_band(
     pairs = as_arrays(matched(reference, verifier, names))
     everything = Validation(pairs.example, pairs.p_yes, pairs.a == pairs.b).part(pairs.known)
     by = _who(verifier, names[1])
-    unrated = int(np.isnan(everything.p_yes).sum())
-    if unrated == len(everything):
-        raise InputError(f"{names[1]} gives no P(yes) beside a verdict of the teacher; a band cannot be chosen")
+    unrated = _unrated(everything, names[1])
     chosen_on, rest = split(everything, share, seed)
     points = measure(chosen_on, frontier(chosen_on, ceiling), ceiling, draws, seed)
     best = cheapest(points, wanted, chosen_on)
     judged = rest if len(rest) else chosen_on
     assert best.band is not None  # it is one of the frontier
-    shown = sorted(
-        {*_thinned(points), best.band}, key=lambda band: (int(_inside(judged, band).sum()), band.high - band.low)
-    )
-    curve = measure(judged, [None, *shown], ceiling, draws, seed)
+    curve = measure(judged, [None, *_by_cost({*_thinned(points), best.band}, judged)], ceiling, draws, seed)
     of = {point.band: point.as_dict(price) for point in curve}
     return {
         "schema_version": SCHEMA_VERSION,
@@ -146,6 +141,19 @@ def choose_band(
         "verifier_alone": of[None],
         "curve": list(of.values()),
     }
+
+
+def _unrated(validation: Validation, name: str) -> int:
+    """How many verdicts have no P(yes). Raises InputError where none has."""
+    unrated = int(np.isnan(validation.p_yes).sum())
+    if unrated == len(validation):
+        raise InputError(f"{name} gives no P(yes) beside a verdict of the teacher; a band cannot be chosen")
+    return unrated
+
+
+def _by_cost(bands: Iterable[Band], judged: Validation) -> list[Band]:
+    """By the verdicts that they give to the teacher, the narrower first."""
+    return sorted(bands, key=lambda band: (int(_inside(judged, band).sum()), band.high - band.low))
 
 
 def split(validation: Validation, share: float, seed: int) -> tuple[Validation, Validation]:

@@ -9,10 +9,14 @@ from importlib import resources
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start what runs in the background without it
 os.environ.setdefault("GOMP_SPINCOUNT", "100000")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+settings.register_profile("untimed", settings(deadline=None))  # a busy machine is no fault
+settings.load_profile("untimed")
 
 ASSETS = Path(str(resources.files("claimwise.distill"))) / "assets"
 

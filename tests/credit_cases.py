@@ -80,7 +80,7 @@ def groups(draw, spans=True, pitfalls=True):
 REAL_ARMS = [arm for arm in ARMS if arm != PLACEBO]  # the placebo has laws of its own: tests/test_credit_shuffled.py
 arms, settings_of_pitfalls = st.sampled_from(REAL_ARMS), st.sampled_from(PITFALLS)
 budgets = st.sampled_from([*BUDGETS, (0.0, 0.5, 0.5), (0.0, 0.0, 1.0), (1.0, 0.0, 0.0)])
-law = settings(max_examples=60, deadline=None)
+law = settings(max_examples=60)
 
 
 def close(one, other):

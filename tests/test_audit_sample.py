@@ -66,7 +66,7 @@ def test_both_judges_spans_are_kept_once():
     assert found[2].spans == ()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(count=st.integers(1, 60), seed=st.integers(0, 2**32))
 def test_a_draw_has_its_size_and_its_strata(count, seed):
     everything = pairs()

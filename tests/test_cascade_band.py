@@ -139,7 +139,7 @@ def test_no_band_beats_the_frontier(rows, ceiling):
             assert any(a >= share - 1e-9 and c <= calls for a, c in kept)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 10_000), st.sampled_from([0.9, 0.95, 0.98, 1.0]))
 def test_the_cheapest_band_that_is_sure_to_reach_it(seed, wanted):
     v = validation(drawn(120, seed), np.arange(120) // 3)

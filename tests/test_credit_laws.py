@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from trl.trainer.utils import nanstd
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(groups(), arms, budgets, settings_of_pitfalls)
 def test_equals_the_slow_reference(group, arm, budget, pitfalls):
     credit = token_advantages(*group, arm=arm, budget=budget, pitfalls=pitfalls)

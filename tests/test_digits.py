@@ -227,7 +227,7 @@ def test_reference_and_rubric_share_the_annotators_mistakes():
 digit = st.integers(0, 9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 10**6), st.tuples(digit, digit, digit, digit), st.sampled_from(sorted(LINES)))
 def test_what_is_said_is_understood(seed, told, line):
     response = respond(random.Random(seed), told, line)

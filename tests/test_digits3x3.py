@@ -135,7 +135,7 @@ def test_the_picture_shows_its_digits_row_by_row():
         assert part.tobytes() == digit_image(index).tobytes()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 10**6), st.tuples(*[st.integers(0, 9)] * 9), st.sampled_from(sorted(THREE.lines)))
 def test_what_is_said_is_understood(seed, told, line):
     said = understand(respond(random.Random(seed), told, line), THREE)

@@ -220,7 +220,7 @@ texts = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(texts, st.integers(0, 10**6))
 def test_never_the_same_text_and_the_same_seed_the_same_edit(text, seed):
     for edit in ALL_EDITS.values():

@@ -96,7 +96,7 @@ rows_of_a_table = st.lists(st.sampled_from(TABLE), min_size=1, max_size=12)
 
 
 @given(rows_of_a_table)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_more_responses_to_an_example_are_no_more_examples(rows):
     """Four copies of every response leave figures and intervals as they are: clusters are drawn, not responses. And a
     policy differs from itself by nothing."""

@@ -92,7 +92,7 @@ def test_duplicates_have_question_answer_and_images_in_common():
         assert seen.find(new) == why
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.integers(0, 2**144 - 1), max_size=4), st.randoms(use_true_random=False))
 def test_image_groups_are_the_chains_of_near_pairs(centres, rng):
     hashes = list(centres)
@@ -119,7 +119,7 @@ ROWS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(ROWS, st.integers(0, 3), st.sampled_from([{"a": 0.9, "b": 0.1}, {"a": 0.5, "b": 0.25, "c": 0.25}]))
 def test_splits_never_share_an_image_or_a_question(rows, seed, shares):
     # Images 2n and 2n + 1 are near duplicates.
@@ -161,7 +161,7 @@ def test_what_hangs_together_whole_cannot_be_split():
         assign([0] * 9, {"train": 0.9, "test": 0.1}, 0)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.data())
 def test_the_proof_finds_what_is_shared(tmp_path_factory, data):
     """Tables and image files on disk; the proof counts them, and fails where one image or question is in both."""

@@ -94,7 +94,7 @@ def test_a_missing_answer_of_the_teacher_is_left_out():
 pairs = st.tuples(st.booleans(), st.booleans(), st.floats(0.1, 100))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(pairs, max_size=30))
 def test_as_scikit_learn_has_it(rows):
     rows += [(True, False, 1.0), (False, True, 2.0)]  # both classes on both sides, or kappa is not defined

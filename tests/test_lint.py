@@ -24,7 +24,7 @@ from claimwise.distill.lint.report import KINDS, lint
 from claimwise.scripts.cli import main
 from claimwise.verifier.schema import Criterion, Example
 from claimwise.verifier.tables import read_examples, write_examples
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from lint_figures import DATA, ROWS, TRUTH, counts, table
 
@@ -218,7 +218,6 @@ CRITERIA = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(CRITERIA)
 def test_every_change_is_named_and_mending_twice_changes_nothing_more(drawn):
     criteria = tuple(

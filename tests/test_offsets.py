@@ -100,7 +100,7 @@ def test_bytes_that_are_no_utf8(data, text, starts):
     assert [i for i, (start, end) in enumerate(bounds) if end > start] == starts
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=60))
 def test_any_text(text):
     ids = tokenizer()(text, add_special_tokens=False)["input_ids"]
@@ -115,13 +115,13 @@ def test_any_text(text):
         assert owners == token_of_byte[first_bytes.astype(int)].tolist()
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.binary(max_size=40))
 def test_any_bytes(data):
     check(ids_of(data))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.lists(st.integers(0, 500), max_size=30))
 def test_any_tokens(ids):
     check(ids)

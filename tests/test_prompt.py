@@ -133,7 +133,7 @@ def test_unusual_characters_are_read_not_tripped_over(encoder, special_ids, text
     assert len(specials(ids, special_ids)) == 3 + len(split_sentences(text))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.one_of(st.text(max_size=12), st.sampled_from(SPECIAL)), max_size=6).map("".join))
 def test_any_text_is_text(encoder, special_ids, text):
     assert not special_ids & set(encoder.text(text))

@@ -76,7 +76,7 @@ def test_the_prompt_is_what_the_processor_makes_of_an_ordinary_question(policy, 
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.sampled_from([*"ab 3\n<|>", "<|im_end|>", "<|image_pad|>", "<|vision_start|>", "é"])).map("".join))
 def test_special_tokens_in_a_question_are_plain_text(policy, question):
     tokenizer = policy.processor.tokenizer
