@@ -74,5 +74,5 @@ def test_an_adapter_without_weights_is_refused(world, tmp_path):
     card = tmp_path / "adapter/verifier.json"
     card.write_text(json.dumps({**json.loads(card.read_text()), "base": str(world / "base")}))
     (tmp_path / "adapter/adapter_model.safetensors").unlink()
-    with pytest.raises(InputError, match=r"has no adapter_model\.safetensors; distil the verifier again"):
+    with pytest.raises(InputError, match=r"has no adapter_model\.safetensors; give a folder that claimwise distill"):
         load_judge(tmp_path / "adapter")

@@ -14,6 +14,7 @@ from pathlib import Path
 from PIL import Image
 
 from .errors import InputError
+from .lora import WEIGHTS, lora_settings
 from .schema import Criterion, Example, Judge, Rollout, Verdict
 
 LEAST_CHANGE = 1e-4  # of a margin; the same question asked again differs by less in an engine that batches
@@ -83,10 +84,8 @@ def adapter_modules(adapter: str | Path) -> list[str]:
     """The modules that an adapter's weights are for, as the base's own names."""
     from safetensors import safe_open
 
-    path = Path(adapter) / "adapter_model.safetensors"
-    if not path.is_file():
-        raise InputError(f"{adapter} has no {path.name}; distil the verifier again")
-    with safe_open(path, "pt") as weights:
+    lora_settings(adapter)
+    with safe_open(Path(adapter) / WEIGHTS, "pt") as weights:
         keys = list(weights.keys())
     return sorted({key.removeprefix("base_model.model.").partition(_WEIGHT)[0] for key in keys})
 
