@@ -6,7 +6,7 @@ In: the folder of `claimwise study`: `study.json` (arms, judges) or `gradients.j
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +112,13 @@ def _settings(settings: Mapping[str, Any]) -> Table:
 
 def _rates(rates: Mapping[str, float]) -> Table:
     rows = [cells(key, f"{rate:g}") for key, rate in sorted(rates.items())]
-    return Table("Learning rates.", ["Cell", "rate"], rows)
+    return Table(" ".join(["Learning rates.", *rates_differ(rates.values())]), ["Cell", "rate"], rows)
+
+
+def rates_differ(rates: Iterable[float]) -> list[str]:
+    """What that means for the contrasts, where it is so."""
+    told = "They differ, so a contrast of two arms is one of their rates as well, at equal KL above all."
+    return [told] if len(set(rates)) > 1 else []
 
 
 def _gradients(name: str, told: dict[str, Any]) -> Report:

@@ -33,7 +33,7 @@ def make_distillation(folder):
     return folder
 
 
-def make_study(folder):
+def make_study(folder, rates=(3e-4, 3e-4)):
     """Two seeds of two arms, the outcome of prefix always .1 higher."""
     folder.mkdir()
     settings = StudySettings(
@@ -53,7 +53,7 @@ def make_study(folder):
         }
         for cell in settings.cells()
     }
-    write_study(settings, folder, results, {cell.key: 3e-4 for cell in settings.cells()})
+    write_study(settings, folder, results, {cell.key: rate for cell, rate in zip(settings.cells(), rates, strict=True)})
     (folder / "run.json").write_text('{"command": "study arms"}')
     return folder
 
@@ -134,6 +134,13 @@ def test_a_study_shows_its_contrasts_and_what_is_not_shown(tmp_path):
     labels = [attrs["aria-label"] for attrs in page.of("svg")]
     assert any("component from 0.550 at step 0 to 0.550 at step 2; prefix from 0.650" in label for label in labels)
     assert len(labels) == 2 and "KL from the start" in labels[1]
+
+
+@pytest.mark.parametrize(("rates", "told"), [((3e-4, 3e-4), False), ((3e-4, 6e-4), True)])
+def test_rates_that_differ_are_said_to(tmp_path, rates, told):
+    folder = make_study(tmp_path / "study", rates)
+    for text in (page_of(folder).text, (folder / "study.md").read_text()):
+        assert ("one of their rates as well" in text) == told
 
 
 def test_a_study_of_gradients(tmp_path):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ...eval.paired import CONFIDENCE, Difference, at_level, compare, in_words, with_holm
+from ...eval.report_study import rates_differ
 from ...verifier.rundir import write_atomic
 from .settings import numbers
 
@@ -160,7 +161,8 @@ def as_markdown(settings: Design, study: Mapping[str, Any]) -> str:
         lines += _markdown_table(settings, table)
     rates = sorted(study["learning_rates"].items())
     if rates:
-        lines += ["Learning rates: " + ", ".join(f"{key} {rate:g}" for key, rate in rates) + "."]
+        told = "Learning rates: " + ", ".join(f"{key} {rate:g}" for key, rate in rates) + "."
+        lines += [" ".join([told, *rates_differ(study["learning_rates"].values())])]
     return "\n".join(lines) + "\n"
 
 
