@@ -231,3 +231,25 @@ def test_the_shipped_recipes_of_the_two_worlds_ask_the_same():
     two, three = (read_settings(Path(recipe(f"study-arms{end}.yaml")), None, "study") for end in ("", "-3x3"))
     assert (two.worlds, three.worlds) == (["2x2"], ["3x3"])
     assert three.contrasts == two.contrasts and three.arms == two.arms
+
+
+@pytest.mark.parametrize("end", ["", "-3x3"])
+def test_the_recipes_at_one_rate_differ_in_nothing_else(end):
+    """So a run of an arm that had this rate anyway is the same run."""
+    all_rates, one = (
+        read_settings(Path(recipe(f"study-arms{end}{rate}.yaml")), None, "study") for rate in ("", "-one-rate")
+    )
+    assert set(one.arms) < set(all_rates.arms) and set(one.contrasts) < set(all_rates.contrasts)
+    assert len(one.learning_rates) == 1 and one.learning_rates[0] in all_rates.learning_rates
+    same = (
+        "worlds",
+        "seeds",
+        "steps",
+        "evaluate_at",
+        "training_pictures",
+        "test_pictures",
+        "metrics",
+        "annotator",
+        "recipe",
+    )
+    assert [getattr(one, name) for name in same] == [getattr(all_rates, name) for name in same]
