@@ -208,4 +208,4 @@ def test_a_table_that_is_read_is_not_written_over(name, teacher, tmp_path, capsy
     run = command(tmp_path, teacher, "--export", tmp_path / "." / name)
     before = (tmp_path / name).read_bytes()
     assert main(run) == 2 and (tmp_path / name).read_bytes() == before
-    assert "is a table that is read; give another name" in capsys.readouterr().err
+    assert "is read here and would be overwritten; give another --export" in capsys.readouterr().err

@@ -6,7 +6,7 @@ In: the folder and the settings (anything JSON). A folder with the same settings
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,13 @@ def _refuse_another(folder: Path, found: Mapping[str, Any], wanted: Mapping[str,
         what = ", ".join(f"{key} ({found.get(key)!r} there, {wanted.get(key)!r} now)" for key in differing[:3])
         more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
         raise InputError(f"{folder} holds a different run: {what}{more}; give another folder, or remove that one")
+
+
+def keep_inputs(read: Iterable[str | Path], written: Iterable[str | Path], flag: str) -> None:
+    """Raises InputError, naming the `flag`, where what is read would be written over."""
+    inputs = {Path(path).resolve() for path in read}
+    if lost := [path for path in written if Path(path).resolve() in inputs]:
+        raise InputError(f"{lost[0]} is read here and would be overwritten; give another {flag}")
 
 
 def write_atomic(path: Path, text: str) -> None:

@@ -7,7 +7,6 @@ per person and one of their majority; alpha among people, agreement with each ju
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...verifier.errors import InputError
+from ...verifier.rundir import keep_inputs
 from ...verifier.tables import read_verdicts, write_verdicts
 from ...verifier.text import one_line
 from ..parser import CommandParser
@@ -58,7 +58,7 @@ def main(argv: list[str] | None = None) -> int:
 
     page, asked = read_key(args.key)
     people = read_people(args.exports, page, asked)
-    _keep_inputs(args, _paths(args.out, people))
+    keep_inputs((args.key, *args.exports, *args.verdicts), _paths(args.out, people), "--out")
     tables = [table_of(person, asked) for person in people]
     most = majority(tables, asked)
     drawn = {"draws": args.draws, "seed": args.seed}
@@ -76,13 +76,6 @@ def main(argv: list[str] | None = None) -> int:
     result["tables"] = [str(path) for path in _paths(args.out, people)]
     print(json.dumps(result, allow_nan=False) if args.json else as_text(result))
     return 0
-
-
-def _keep_inputs(args: argparse.Namespace, written: Sequence[Path]) -> None:
-    """Refuses to write over what is read: nobody's answers can be read without the key."""
-    read = {path.resolve() for path in (args.key, *args.exports, *args.verdicts)}
-    if lost := [path for path in written if path.resolve() in read]:
-        raise InputError(f"{lost[0]} is read here and would be overwritten; give another --out")
 
 
 def _paths(out: Path, people: Sequence[Person]) -> list[Path]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...verifier.errors import InputError
+from ...verifier.rundir import keep_inputs
 from ...verifier.schema import MODES, Mode
 from ...verifier.tables import pair_up, read_examples, read_rollouts, write_verdicts
 from ..parser import CommandParser
@@ -68,8 +69,8 @@ def main(argv: list[str]) -> int:
     args = make_parser().parse_args(argv)
     if args.export and Path(args.export).suffix not in (".jsonl", ".parquet"):
         raise InputError(f"{args.export}: a table's name must end in .jsonl or .parquet")
-    if args.export and Path(args.export).resolve() in {Path(args.examples).resolve(), Path(args.rollouts).resolve()}:
-        raise InputError(f"--export {args.export} is a table that is read; give another name")
+    if args.export:
+        keep_inputs((args.examples, args.rollouts), [args.export], "--export")
     if args.teacher == "oracle":
         for name in ("model", "ledger", "dry_run"):
             if getattr(args, name):
