@@ -116,6 +116,11 @@ class Decoder:
         """(B, queries, L): which keys of the past each query may see."""
         return self.past_visible[:, None].expand(-1, queries, -1)
 
+    def _added(self, visible: torch.Tensor) -> torch.Tensor:
+        """The mask as what is added to the scores: a boolean one is turned into this again in every layer."""
+        mask = torch.zeros(visible.shape, dtype=self.backbone.get_input_embeddings().weight.dtype, device=visible.device)
+        return mask.masked_fill_(~visible, float("-inf"))
+
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.backbone.get_output_embeddings()(hidden).float()
 
@@ -125,6 +130,8 @@ class Decoder:
         if self.past_visible.shape[1]:
             past = self._past(self.packed.segment.shape[1])[:, None]
             inputs["attention_mask"] = torch.cat([past, tree_mask(self.packed.segment)], dim=-1)
+        if inputs["attention_mask"] is not None:
+            inputs["attention_mask"] = self._added(inputs["attention_mask"])
         hidden = self.backbone.model(**inputs, past_key_values=self.cache, use_cache=True).last_hidden_state
         return self._logits(hidden.gather(1, self.ends[..., None].expand(-1, -1, hidden.shape[-1])))
 
@@ -135,7 +142,7 @@ class Decoder:
         self.positions = self.positions + 1
         hidden = self.backbone.model(
             input_ids=ids_bk,
-            attention_mask=self.visible[:, None],
+            attention_mask=self._added(self.visible[:, None]),
             position_ids=self.positions,
             past_key_values=self.cache,
             use_cache=True,
