@@ -312,6 +312,17 @@ def test_command_with_ceiling_and_breakdowns(tmp_path, capsys):
     assert any(line.startswith("ceiling 1: ") and "4 of 4 pairs" in line for line in lines)
 
 
+def test_quarters_of_length_are_those_of_the_responses_judged(tmp_path, capsys):
+    examples, rollouts = small_world()
+    write_examples(tmp_path / "e.jsonl", examples)
+    unjudged = [Rollout(f"more{i}", "e0", "z" * 1000, "p") for i in range(50)]
+    write_rollouts(tmp_path / "r.jsonl", [*unjudged, *rollouts])
+    write_verdicts(tmp_path / "a.jsonl", table("ynyn"))
+    argv = tmp_path / "a.jsonl", tmp_path / "a.jsonl", "--by", "length", "--rollouts", tmp_path / "r.jsonl", "--json"
+    _, out, _ = run(capsys, *argv)
+    assert [group["n"] for group in json.loads(out)["by_length"].values()] == [1, 1, 1, 1]
+
+
 def test_what_was_asked_again_is_counted_whoever_answered(tmp_path, capsys):
     for name, answers in (("a", "ynyn"), ("b", "-y-n"), ("again", "yn--")):
         write_verdicts(tmp_path / f"{name}.jsonl", table(answers))

@@ -87,8 +87,8 @@ def main(argv: list[str] | None = None) -> int:
     args = make_parser().parse_args(argv)
     from ...eval.agreement import agree, ceiling
 
-    settings = _settings(args)
     reference, other = read_verdicts(args.table_a), read_verdicts(args.table_b)
+    settings = _settings(args, {verdict.rollout_id for verdict in reference})
     result = agree(reference, other, names=(str(args.table_a), str(args.table_b)), **settings)
     ceilings = []
     for path in args.ceiling:
@@ -118,14 +118,14 @@ def _under_attack(path: Path) -> dict[str, Any]:
     return attack_figures(rollouts, verdicts)
 
 
-def _settings(args: argparse.Namespace) -> dict[str, Any]:
+def _settings(args: argparse.Namespace, judged: set[str]) -> dict[str, Any]:
     """What is the same for the comparison and for its ceilings."""
     from ...eval.slices import OF_EXAMPLES, OF_ROLLOUTS, labels_by
     from ...verifier.errors import InputError
     from ..tokens import offsets_of
 
     examples = None if args.examples is None else read_examples(args.examples)
-    rollouts = None if args.rollouts is None else read_rollouts(args.rollouts)
+    rollouts = None if args.rollouts is None else [r for r in read_rollouts(args.rollouts) if r.rollout_id in judged]
     if args.tokenizer and rollouts is None:
         raise InputError("--tokenizer needs the responses; give --rollouts")
     wanted = [name for name in args.by if name not in ("dimension", "all")]
