@@ -43,10 +43,10 @@ class Fed:
 
     @property
     def packs(self) -> list[tuple[int, int, int]]:
-        """The passes over responses and criteria: each goes on from an opening, while decoding goes on from the pass
-        before."""
+        """The passes over responses and criteria: each goes on from an opening, some of them from the same ones, while
+        decoding goes on from the pass before."""
         pairs = itertools.pairwise(self.passes)
-        return [fed for before, fed in pairs if fed[2] and (before[2] == 0 or fed[2] < before[2])]
+        return [fed for before, fed in pairs if fed[2] and (before[2] == 0 or fed[2] <= before[2])]
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 import torch
-from claimwise.verifier import InputError
+from claimwise.verifier import InputError, packed
 from claimwise.verifier.batching import Row, batches, runs, siblings
 from claimwise.verifier.judge import base_judge, load_judge
 from claimwise.verifier.model import VisionLanguageModel, load_model
@@ -58,6 +58,18 @@ def test_in_float32_siblings_equal_one_by_one(assets, family):
     assert [v.verdict for v in verdicts] == [a.margin > 0 for a in answers]
 
 
+def test_rows_fed_one_at_a_time_equal_rows_fed_together(base, family, monkeypatch):
+    monkeypatch.setattr(packed, "CPU_PASS_TOKENS", 10**6)
+    with watched(base) as fed:
+        together = base_judge(base, "image", "base", readings=True).judge(family)
+    assert [rows for rows, *_ in fed.packs] == [12]
+    monkeypatch.setattr(packed, "CPU_PASS_TOKENS", 1)
+    with watched(base) as fed:
+        one_at_a_time = base_judge(base, "image", "base", readings=True).judge(family)
+    assert [rows for rows, *_ in fed.packs] == [1] * 12
+    assert farthest(together, one_at_a_time) < EQUAL
+
+
 def test_in_bfloat16_the_verdicts_are_equal(assets, items):
     """Rounding differs with the shape of a batch, so one in 200 may differ: of these 56, none."""
     judge = load_judge(assets / "verifier", "image", dtype=torch.bfloat16, device="cpu")
@@ -97,7 +109,7 @@ def test_an_example_is_encoded_once(base, items):
         base_judge(base, "image", "base", readings=True).judge(family)
     lengths = {len(base.opening(example, "image")) for example, _ in family}
     assert fed.openings == [(3, max(lengths), 0)] and fed.patches == 3 * 16
-    assert [rows for rows, *_ in fed.packs] == [12]
+    assert sum(rows for rows, *_ in fed.packs) == 12
 
 
 def test_the_order_of_the_table_does_not_matter(base, items):
