@@ -14,7 +14,8 @@ import numpy as np
 
 from ..verifier.errors import InputError
 
-# Where margins separate yes from no, the likelihood rises without end as T falls; where they say nothing, as T grows.
+# Where margins separate yes from no, the likelihood rises without end as T falls; where they say the opposite, as T
+# grows.
 TEMPERATURE_BOUNDS = (0.05, 20.0)
 
 
@@ -35,13 +36,23 @@ def fit_temperature(
     """The T in 0.05..20 that minimises the negative log-likelihood of the verdicts under sigmoid(margin / T).
 
     `verdicts` may be a teacher's P(yes) in 0..1 instead. Convex in 1/T, so the bounded search finds the one minimum;
-    1.0 where no T is better than another (all margins 0).
+    1.0 where no T is better than another (all margins 0). Where the margins separate yes from no, as they may where there
+    are few or all are yes, there is none: then the verdicts count as Platt's (1999) targets, (n + 1) / (n + 2) for the n
+    that are yes and 1 / (n + 2) for the n that are no, or every P(yes) would be 0 or 1.
     """
-    from scipy.optimize import minimize_scalar
-
     margin, yes = _known(logit_margin, verdicts)
+    if not np.isfinite(margin).all() or not ((yes >= 0) & (yes <= 1)).all():
+        raise InputError("margins must be finite, and what they are fitted to must lie in 0..1")
     if not margin.any():
         return 1.0
+    if np.isin(yes, (0, 1)).all() and ((yes - 0.5) * margin >= 0).all():
+        count = np.where(yes == 1, yes.sum(), (1 - yes).sum())
+        yes = np.where(yes == 1, count + 1, 1) / (count + 2)
+    return _likeliest(margin, yes)
+
+
+def _likeliest(margin: np.ndarray, yes: np.ndarray) -> float:
+    from scipy.optimize import minimize_scalar
 
     def nll(log_t: float) -> float:
         z = margin / np.exp(log_t)

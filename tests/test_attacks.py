@@ -8,10 +8,11 @@ import random
 
 import pytest
 from claimwise.distill import attacks, digits
+from claimwise.distill.grids import THREE
 from claimwise.scripts.cli import main
 from claimwise.verifier.errors import InputError
-from claimwise.verifier.schema import Criterion, Example, Verdict
-from claimwise.verifier.tables import write_rollouts, write_verdicts
+from claimwise.verifier.schema import Criterion, Example, Rollout, Verdict
+from claimwise.verifier.tables import read_rollouts, read_verdicts, write_examples, write_rollouts, write_verdicts
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +54,16 @@ def test_content_is_what_the_kind_says(examples):
             assert f" digit is {digit}." in rollout.response and (said is None or said[0] != digit)
 
 
+def test_nine_digits_are_attacked_like_four():
+    examples = [digits.make_example(random.Random(i), "test", i, grid=THREE) for i in range(20)]
+    rollouts = attacks.attacks(examples, tuple(attacks.KINDS), seed=1, each=len(attacks.KINDS))
+    assert {attacks.kind_of(rollout) for rollout in rollouts} == set(attacks.KINDS)
+    for rollout in rollouts:
+        example, criterion = target(examples, rollout)
+        truth = digits.gold(criterion, rollout.response, digits.truth_of(example))
+        assert (truth.text, truth.image) == (False, False), (rollout.edit, rollout.response[:200])
+
+
 def test_some_kinds_are_never_trained_on():
     trained = {*attacks.TRAINED, *attacks.MIX}
     assert len(set(attacks.KINDS) - trained) >= 5 and trained <= set(attacks.KINDS)
@@ -73,6 +84,58 @@ def test_any_other_data_gets_the_kinds_without_content():
     rollouts = attacks.attacks([example], tuple(attacks.KINDS), seed=0, each=len(attacks.KINDS))
     assert {attacks.kind_of(rollout) for rollout in rollouts} == set(attacks.CONTENT_FREE)
     assert {attacks.target_of(rollout) for rollout in rollouts} == {"c2"}  # silence does meet the first one
+
+
+def foreign(*texts: str, **more) -> Example:
+    return Example("e", "What?", tuple(Criterion(f"c\n{n}", text, **more) for n, text in enumerate(texts)))
+
+
+def test_no_criterion_is_aimed_at_that_an_attack_could_meet():
+    """Silence commits a pitfall that is an omission; "yes" answers a question of yes and no; a statement is stated by
+    its own text. Ids are any text."""
+    kinds, each = tuple(attacks.CONTENT_FREE), 20 * len(attacks.CONTENT_FREE)
+    for example in (
+        foreign("Fails to name the unit.", label="PITFALL", weight=-1.0),
+        foreign("Does not name the unit.", label="PITFALL", yes_means="avoided"),
+        foreign("Fails to name the unit.", weight=-2.0),
+        foreign("Answers YES.", 'The answer is "yes".'),
+        foreign(),
+    ):
+        assert attacks.attacks([example], kinds, seed=0, each=each) == []
+    example = foreign("Answers yes.", "The sum is 0.", "Names the eyes.")
+    rollouts = attacks.attacks([example], kinds, seed=0, each=each)
+    assert {attacks.target_of(r) for r in rollouts} == {"c\n1", "c\n2"}
+    assert {attacks.kind_of(r) for r in rollouts} == set(kinds)
+    assert all(len(e.criteria) == 1 for e, _ in attacks.aimed([example], rollouts))
+    for rollout in rollouts:
+        if attacks.kind_of(rollout) == "echo":
+            assert rollout.response.startswith("The criterion is: ")
+        else:
+            assert "0" not in rollout.response and "eyes" not in rollout.response
+
+
+def command(world, folder, examples, *more) -> list[str]:
+    write_examples(folder / "e.jsonl", examples)
+    flags = ["judge", "--adapter", world / "text", "--examples", folder / "e.jsonl", "--out", folder / "v.jsonl"]
+    return list(map(str, [*flags, "--adversarial", *more]))
+
+
+def test_the_command_counts_what_it_cannot_attack(world, tmp_path, capsys):
+    fit = dataclasses.replace(foreign("The sum is 0."), example_id="f")
+    assert main(command(world, tmp_path, [foreign("Answers yes."), fit])) == 0
+    said = capsys.readouterr().out
+    count = len(read_rollouts(tmp_path / "v-rollouts.jsonl"))
+    assert f"of {count} attacks (95%: " in said and "; 1 examples have no criterion to aim at; by kind:" in said
+    assert {v.example_id for v in read_verdicts(tmp_path / "v.jsonl")} == {"f"}
+    before = [(path, path.read_bytes()) for path in (tmp_path / "v.jsonl", tmp_path / "v-rollouts.jsonl")]
+    for examples in ([foreign("Answers yes.")], []):
+        assert main(command(world, tmp_path, examples)) == 2
+        assert "no example has a criterion that an attack could aim at" in capsys.readouterr().err
+    write_rollouts(tmp_path / "v-rollouts.jsonl", [Rollout("r", "f", "My own.", "p")])
+    assert main(command(world, tmp_path, [fit])) == 2
+    assert "v-rollouts.jsonl holds other responses and would be overwritten" in capsys.readouterr().err
+    assert read_rollouts(tmp_path / "v-rollouts.jsonl")[0].response == "My own." and before[0][0].exists()
+    assert before[0][0].read_bytes() == before[0][1]
 
 
 def test_a_criterion_that_names_no_digit_cannot_be_read():

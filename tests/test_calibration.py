@@ -49,8 +49,7 @@ def test_a_teachers_p_yes_may_be_the_target():
 @pytest.mark.parametrize(
     ("margin", "verdicts", "bound"),
     [
-        ([-3.0, -1.0, 1.0, 3.0], [False, False, True, True], 0),  # separable: the sharper the better
-        ([1.0, 2.0], [True, True], 0),  # one class only
+        ([-0.01, 0.01], [False, True], 0),  # separable, and with hardly a margin
         ([1000.0, -1000.0], [True, False], None),  # no overflow
         ([-3.0, 3.0], [True, False], 1),  # always wrong: the flatter the better
     ],
@@ -59,6 +58,19 @@ def test_without_an_inner_minimum_it_stays_in_bounds(margin, verdicts, bound):
     fitted = fit_temperature(margin, verdicts)
     assert math.isfinite(fitted) and TEMPERATURE_BOUNDS[0] <= fitted <= TEMPERATURE_BOUNDS[1]
     assert bound is None or fitted == pytest.approx(TEMPERATURE_BOUNDS[bound], rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("margin", "verdicts", "temperature"),
+    [
+        ([3.0] * 8, [True] * 8, 3 / math.log(9)),  # one class: 9 of 10 are yes
+        ([-2.0, 2.0], [False, True], 2 / math.log(2)),  # separable: 2 of 3
+        ([5.0] * 98 + [-5.0] * 98, [True] * 98 + [False] * 98, 5 / math.log(99)),
+    ],
+)
+def test_few_verdicts_and_no_mistake_do_not_make_it_certain(margin, verdicts, temperature):
+    """By Platt's targets, the T at which P(yes) is (n + 1) / (n + 2)."""
+    assert fit_temperature(margin, verdicts) == pytest.approx(temperature, rel=1e-4)
 
 
 def test_margins_of_zero_leave_the_temperature_alone():
@@ -72,5 +84,9 @@ def test_bad_input():
         fit_temperature([None], [True])
     with pytest.raises(InputError, match="do not match"):
         fit_temperature([1.0, 2.0], [True])
+    with pytest.raises(InputError, match="must be finite"):
+        fit_temperature([math.inf, 1.0], [True, False])
+    with pytest.raises(InputError, match=r"lie in 0\.\.1"):
+        fit_temperature([2.0, 1.0], [1.5, False])
     with pytest.raises(InputError, match=r"0\.\.1"):
         expected_calibration_error([1.2], [True])

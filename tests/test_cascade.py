@@ -184,6 +184,40 @@ def test_where_the_teacher_fails_the_verifier_s_verdict_stands_and_is_counted():
         assert {call.question["criterion"] for call in server.calls[calls:]} == {"It says 1.", "It says 2."}
 
 
+def test_what_never_reaches_the_teacher_takes_nothing_from_the_budget(tmp_path):
+    """Seven calls in all. The teacher is out of reach; it answers one question; it refuses six; then six are left."""
+
+    class Refusing(OracleJudge):
+        def judge(self, pairs):
+            raise InputError("the key is refused")
+
+    with Server() as server:
+        gone = QuotingJudge(server.url, "m", "text", **{**QUICK, "tries": 1})
+    first, memory = First(*[0.5] * 6), tmp_path / "c.jsonl"
+    cascade = CascadeJudge(first, gone, Band(0.4, 0.6), max_calls=7, memory=memory)
+    assert {v.judge for v in cascade.judge(items())} == {"verifier"}
+    assert cascade.tally.failed == {"connection": 6} and cascade.tally.calls == 0
+    with Server() as server:
+        cascade.teacher = QuotingJudge(server.url, "m", "text", **QUICK)
+        cascade.first = First(0.5)
+        one = [(dataclasses.replace(EXAMPLE, criteria=CRITERIA[:1]), rollout) for _, rollout in items()]
+        assert said(cascade.judge(one)) == [("m", True)]
+        cascade.first, cascade.teacher = first, Refusing("text")
+        cascade.judge(items("r2", response="Another."))
+        assert cascade.tally.failed == {"connection": 6, "stopped": 6} and cascade.tally.calls == 1
+        cascade.teacher = QuotingJudge(server.url, "m", "text", **QUICK)
+        assert {v.judge for v in cascade.judge(items("r3", response="Another."))} == {"m"}
+    assert (cascade.tally.calls, len(server.calls), len(memory.read_text().splitlines())) == (7, 7, 7)
+
+
+def test_a_memory_that_is_damaged_is_named(tmp_path):
+    for line in ("{", "[]", '{"key": "00"}', '{"key": "zz", "verdict": {"verdict": true}}'):
+        (tmp_path / "c.jsonl").write_text(line + "\n")
+        cascade = CascadeJudge(First(0.5), OracleJudge("text"), Band(0.4, 0.6), memory=tmp_path / "c.jsonl")
+        with pytest.raises(InputError, match=r"c\.jsonl, row 1: it is no answer of a teacher"):
+            cascade.judge([])
+
+
 def test_a_refusal_at_the_first_question_is_an_error_and_a_later_one_is_counted():
     refuse = []
     with Server(lambda call: status(401) if refuse else judge(call)) as server:
@@ -211,7 +245,16 @@ def test_laws_of_the_uncertain(p_yes, low, high):
 
 @pytest.mark.parametrize(
     ("bounds", "calls"),
-    [((None, None, None), None), ((7, 0.1, None), 7), ((7, 0.1, 0.3), 3), ((2, 0.1, 0.3), 2), ((None, 0.3, 0.89), 2)],
+    [
+        ((None, None, None), None),
+        ((None, 1.0, float("inf")), None),
+        ((0, 1.0, 9.0), 0),
+        ((7, 1.0, 0.0), 0),
+        ((7, 0.1, None), 7),
+        ((7, 0.1, 0.3), 3),
+        ((2, 0.1, 0.3), 2),
+        ((None, 0.3, 0.89), 2),
+    ],
 )
 def test_calls_that_a_budget_allows(bounds, calls):
     assert affordable(*bounds) == calls

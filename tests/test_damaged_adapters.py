@@ -12,6 +12,8 @@ DAMAGE = {
     "no settings": (CONFIG, None, "has no adapter_config.json; give a folder that claimwise distill has finished"),
     "half the settings": (CONFIG, b'{"r": 4, ', "adapter_config.json is damaged"),
     "other settings": (CONFIG, b'{"r": 4}', "adapter_config.json is damaged (it lacks r or lora_alpha)"),
+    "words for numbers": (CONFIG, b'{"r": 16, "lora_alpha": "32"}', "is damaged (r or lora_alpha is no number)"),
+    "another rank": (CONFIG, b'{"r": 4, "lora_alpha": 8}', "has rank 16, where adapter_config.json says r = 4)"),
     "no weights": (WEIGHTS, None, "has no adapter_model.safetensors; give a folder"),
     "half the weights": (WEIGHTS, b"\x40" * 40, "adapter_model.safetensors is damaged"),
 }
@@ -23,7 +25,7 @@ def flags_of(command, folder, assets, tables, out):
     values = {**settings(assets / "base", tables, out), "adapter": folder}
     if command == "judge":
         flags = [word for name in ("examples", "rollouts") for word in (f"--{name}", values[name])]
-        return ["--adapter", folder, *flags, "--out", out]
+        return ["--adapter", folder, *flags, "--out", out.with_suffix(".jsonl")]
     if command == "refresh":
         old = {f"old_{name}": values[name] for name in ("examples", "rollouts", "verdicts")}
         values |= {"disagreements": values["verdicts"], **old}
@@ -44,7 +46,7 @@ def test_a_damaged_adapter_is_named(command, damage, assets, tables, tmp_path, c
     assert main([command, *map(str, flags_of(command, folder, assets, tables, tmp_path / "out"))]) == 2
     error = capsys.readouterr().err
     assert f"claimwise {command}: {folder}" in error and told in error and "Traceback" not in error
-    assert not (tmp_path / "out").exists()
+    assert not list(tmp_path.glob("out*"))
 
 
 @pytest.mark.parametrize("change", [{"n": None}, {"agreement": None}])
@@ -63,4 +65,4 @@ def test_a_temperature_that_is_none(temperature, assets, tables, tmp_path, capsy
     card = json.loads((folder / "verifier.json").read_text())
     (folder / "verifier.json").write_text(json.dumps({**card, "temperature": temperature}))
     assert main(["judge", *map(str, flags_of("judge", folder, assets, tables, tmp_path / "out"))]) == 2
-    assert "must be a number above 0" in capsys.readouterr().err and not (tmp_path / "out").exists()
+    assert "must be a number above 0" in capsys.readouterr().err and not list(tmp_path.glob("out*"))

@@ -13,15 +13,19 @@ import torch
 from claimwise.verifier import InputError, load_judge
 from claimwise.verifier.judge import PackedJudge, base_judge
 from claimwise.verifier.model import load_model
+from claimwise.verifier.packed import answer_trees
+from claimwise.verifier.processor import load_processor
 from claimwise.verifier.prompt import prompt_hash
 from claimwise.verifier.schema import Rollout
 from claimwise.verifier.sentences import split_sentences, trim
+from claimwise.verifier.server_judge import ServerJudge
 from claimwise.verifier.tables import (
     pair_up,
     read_examples,
     read_rollouts,
 )
 from judging import content, farthest, margin, said
+from PIL import Image
 from safetensors.torch import load_file, save_file
 
 
@@ -178,6 +182,9 @@ def test_the_same_base_elsewhere_will_do(world, adapter, pairs, tmp_path, judge)
         ({"base_hash": "0123456789abcdef"}, "the adapter was trained on base 0123456789abcdef, but"),
         ({"base": "no/such-base"}, "the base model 'no/such-base' is no folder, nor found on the Hub"),
         ({"mode": "video"}, "is not what claimwise distill writes"),
+        ({"name": 5}, "is not what claimwise distill writes (name or base is no text)"),
+        ({"base": None}, "is not what claimwise distill writes (name or base is no text)"),
+        ({"temperature": True}, "it must be a number above 0"),
         ({"unknown": 1}, "is not what claimwise distill writes"),
     ],
 )
@@ -208,6 +215,68 @@ def test_a_folder_without_a_card_is_refused(adapter):
 def test_the_other_mode_is_refused(world, has, asked):
     with pytest.raises(InputError, match=f"is a verifier for {has} mode; it cannot judge in {asked} mode"):
         load_judge(world / has, mode=asked)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"mode": "video"}, "there is no mode 'video'; take text or image"),
+        ({"dtype": "float99"}, "there is no dtype 'float99'; take auto, "),
+        ({"backend": "ollama"}, "there is no backend 'ollama'"),
+        ({"backend": "vllm", "device": "cpu"}, "device = 'cpu': only a verifier in transformers takes that"),
+        ({"server": "http://localhost:1/v1", "device": "cpu"}, "device = 'cpu': only a verifier in transformers"),
+        ({"server": "http://localhost:1/v1", "dtype": "float32"}, "dtype = 'float32': the server has its own"),
+        ({"server": "http://localhost:1/v1", "backend": "vllm"}, "either behind a server or in vLLM here"),
+        ({"server": "localhost"}, "'localhost' is no address of a server"),
+        ({"server": "http://ann:secret@localhost:1/v1"}, "http://localhost:1/v1/models does not say which models"),
+        ({"model": "m"}, "model: only a server or vLLM takes that"),
+        ({"max_in_flight": 3}, "max_in_flight: only a server or vLLM takes that"),
+    ],
+)
+def test_settings_that_no_judge_follows_are_refused(world, settings, told):
+    with pytest.raises(InputError) as refusal:
+        load_judge(world / "image", **settings)
+    assert told in str(refusal.value) and "secret" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("settings", [{"mode": "video"}, {"dtype": "float32"}, {"device": "cpu"}])
+def test_nor_does_a_judge_that_quotes(settings):
+    with pytest.raises(InputError, match=next(iter(settings))):
+        load_judge(None, server="http://localhost:1/v1", model="m", **settings)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (3, 64), (64, 3), (199, 1), (1200, 900)])
+def test_pictures_of_any_size_are_judged(judge, pairs, size):
+    example, rollout = pairs[0]
+    shown = dataclasses.replace(example, images=(Image.new("RGB", size, "red"),))
+    assert all(0 < v.p_yes < 1 for v in judge.judge([(shown, rollout)]))
+
+
+@pytest.mark.parametrize("size", [(201, 1), (1, 1000)])
+@pytest.mark.parametrize("from_file", [True, False])
+def test_a_picture_that_the_model_cannot_be_shown_is_named(world, judge, pairs, tmp_path, size, from_file):
+    """Qwen's processor refuses what is over 200 times as wide as it is high; by an engine's judge it is refused too."""
+    picture = Image.new("RGB", size)
+    picture.save(tmp_path / "thin.png")
+    example, rollout = pairs[0]
+    shown = dataclasses.replace(example, images=(tmp_path / "thin.png" if from_file else picture,))
+    processor = load_processor(world / "base")
+    for one in (judge, ServerJudge(judge.card, processor, "", "http://localhost:1/v1", "m")):
+        with pytest.raises(InputError, match=r"the model cannot be shown it .*; replace it or drop its row") as refusal:
+            one.judge([(shown, rollout)])
+        assert (f"image {tmp_path / 'thin.png'}: " in str(refusal.value)) is from_file
+
+
+def test_a_margin_that_is_no_number_is_a_missing_verdict(judge, pairs, monkeypatch):
+    def overflown(*args):
+        answers = answer_trees(*args)
+        answers[0][2].margin = float("nan")
+        return answers
+
+    monkeypatch.setattr("claimwise.verifier.judge.answer_trees", overflown)
+    verdicts = judge.judge(pairs[:1])
+    assert [v.verdict is None for v in verdicts] == [False, False, True, False, False, False, False]
+    assert (verdicts[2].p_yes, verdicts[2].span) == (None, None) and str(verdicts[2].error).startswith("nan: ")
 
 
 def test_an_example_without_a_picture_is_refused_in_image_mode(judge, pairs):

@@ -15,7 +15,7 @@ from claimwise.verifier.schema import Rollout
 from claimwise.verifier.tables import read_examples, read_rollouts, read_verdicts, write_examples, write_rollouts
 from distilling import settings
 from judging import content
-from servers import Server
+from servers import Server, say
 
 
 def judge_flags(adapter: Path, tables: Path, out: Path) -> list[str]:
@@ -56,8 +56,13 @@ def test_a_broken_picture_is_one_line_and_leaves_nothing(world, tmp_path, capsys
     line = refused(judge_flags(world / "image", tmp_path / "tables", tmp_path / "out/v.jsonl"), capsys)
     assert f"image {image}: {reason}" in line and "replace it or drop its row" in line
     assert list((tmp_path / "out").iterdir()) == []
-    # in text mode nobody looks at it
-    assert main(judge_flags(world / "text", tmp_path / "tables", tmp_path / "out/v.jsonl")) == 0
+    # in text mode nobody looks at it, nor misses it
+    image.unlink()
+    flags = judge_flags(world / "text", tmp_path / "tables", tmp_path / "out/v.jsonl")
+    assert main(flags) == 0
+    assert main(["cascade", *flags, "--low", "0", "--high", "1", "--teacher", "oracle"]) == 0
+    capsys.readouterr()
+    assert f"there is no file {image}" in refused([*flags, "--adapter", str(world / "image")], capsys)
 
 
 def test_what_the_judge_command_refuses(world, tmp_path, capsys):
@@ -68,11 +73,73 @@ def test_what_the_judge_command_refuses(world, tmp_path, capsys):
         "there is no adapter folder": judge_flags(world / "none", world / "validation", tmp_path / "v.jsonl"),
         "examples.jsonl: there is no such file": judge_flags(world / "image", world / "none", tmp_path / "v.jsonl"),
         "is no folder, nor found on the Hub": [*flags, "--base", "no/such-base"],
-        "must end in .jsonl or .parquet": judge_flags(world / "image", world / "validation", tmp_path / "v.csv"),
     }
     for told, argv in cases.items():
         assert told in refused(argv, capsys)
         assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("cascade", [False, True])
+def test_where_no_table_can_be_written_nobody_judges(world, tmp_path, capsys, monkeypatch, cascade):
+    """Not the wrong name, a folder, a place below a file; nor what is read, by whatever path. All before the work."""
+    shutil.copytree(world / "validation", tmp_path / "tables")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.jsonl").mkdir()
+    (tmp_path / "link.jsonl").symlink_to(tmp_path / "tables/rollouts.jsonl")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    more = ["--low", "0", "--high", "1", "--teacher", "oracle"] if cascade else []
+    cases = {
+        "v.csv": "a table's name must end in .jsonl or .parquet",
+        "folder.jsonl": "it cannot be written (it is a folder)",
+        "tables/rollouts.jsonl/v.jsonl": "it cannot be written (nothing can be written to",
+        "tables/../tables/rollouts.jsonl": "is read here and would be overwritten; give another --out",
+        "tables/examples.jsonl": "is read here and would be overwritten",
+        "link.jsonl": "is read here and would be overwritten",
+    }
+    for out, told in cases.items():
+        argv = [*judge_flags(world / "image", tmp_path / "tables", Path(out)), *more]
+        line = refused(["cascade", *argv] if cascade else argv, capsys)
+        assert told in line and out in line
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_a_judge_that_answers_nothing_leaves_the_table_of_one_that_did(world, tmp_path, capsys):
+    tables, out = world / "validation", tmp_path / "v.jsonl"
+    flags = ["judge", "--mode", "text", "--examples", str(tables / "examples.jsonl"), "--out", str(out)]
+    flags += ["--rollouts", str(tables / "rollouts.jsonl"), "--model", "m", "--server"]
+    with Server() as server:
+        assert main([*flags, server.url]) == 0
+    before = out.read_bytes()
+    with Server(lambda call: say("no idea")) as server:
+        capsys.readouterr()
+        line = refused([*flags, server.url], capsys)
+    assert "none of 56 criteria was judged (56 unreadable), so nothing is written; the first: unreadable: " in line
+    assert out.read_bytes() == before
+
+
+def test_stopped_it_says_that_it_begins_anew(world, tmp_path, capsys, monkeypatch):
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("claimwise.verifier.judge.PackedJudge._answer", stopped)
+    monkeypatch.setattr("claimwise.verifier.judge.check_effect", lambda *_: None)
+    assert main(judge_flags(world / "image", world / "validation", tmp_path / "v.jsonl")) == 130
+    assert "stopped; nothing is written, and the same command begins anew" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("has", "asked"), [("image", "text"), ("text", "image")])
+def test_a_cascade_too_refuses_a_verifier_of_the_other_mode(world, tmp_path, capsys, has, asked):
+    band = {"schema_version": 1, "band": [0.0, 1.0], "verifier": {"judge": f"verifier-{has}"}}
+    (tmp_path / "c.json").write_text(json.dumps(band))
+    flags = judge_flags(world / has, world / "validation", tmp_path / "v.jsonl")
+    flags += ["--cascade", str(tmp_path / "c.json"), "--teacher", "oracle", "--max-calls", "2"]
+    assert f"is a verifier for {has} mode; it cannot judge in {asked} mode" in refused(
+        [*flags, "--mode", asked], capsys
+    )
+    assert main([*flags, "--mode", has]) == 0
+    assert {v.mode for v in read_verdicts(tmp_path / "v.jsonl")} == {has}
 
 
 def test_a_cascade_by_the_judge_command(world, tmp_path, capsys):

@@ -51,6 +51,61 @@ def test_one_layer_too_many_is_named(spoilt):
         load_judge(adapter)
 
 
+def without(part: str) -> Callable[[Weights], Weights]:
+    return lambda weights: {k: v for k, v in weights.items() if part not in k}
+
+
+@pytest.mark.parametrize(
+    ("weights", "settings", "told"),
+    [
+        (
+            without("layers.1."),
+            {},
+            "7 of the 14 modules that its adapter_config.json names have no weights: model.lang",
+        ),
+        (
+            without("0.mlp.up_proj.lora_B"),
+            {},
+            r"damaged \(half of the weights of \S*layers\.0\.mlp\.up_proj are missing",
+        ),
+        (
+            without("1.mlp.up_proj.lora_A"),
+            {},
+            r"damaged \(half of the weights of \S*layers\.1\.mlp\.up_proj are missing",
+        ),
+        (
+            None,
+            {"target_modules": ["q_proj", "up_proj"]},
+            "10 of its 14 modules are not among those that its adapter_c",
+        ),
+        (None, {"target_modules": ["no_proj"]}, "14 of its 14 modules are not among those"),
+        (None, {"target_modules": "("}, r"adapter_config\.json is damaged"),
+        (None, {"layers_to_transform": [0], "target_modules": ["up_proj"]}, "13 of its 14 modules are not among"),
+        (None, {"r": 3}, r"damaged \(\S* has rank 4, where adapter_config\.json says r = 3\)"),
+        (None, {"lora_alpha": "8"}, "r or lora_alpha is no number"),
+        (None, {"peft_type": "NONE"}, r"adapter_config\.json is damaged"),
+    ],
+)
+def test_an_adapter_that_would_load_in_part_is_refused(spoilt, weights, settings, told):
+    """PEFT loads it with a warning or without, and judges a little like a verifier."""
+    adapter = spoilt(weights or dict)
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    assert config["r"] == 4
+    (adapter / "adapter_config.json").write_text(json.dumps({**config, **settings}))
+    with pytest.raises(InputError, match=told) as refusal:
+        load_judge(adapter)
+    assert str(adapter) in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+def test_weights_that_are_no_numbers_answer_nothing(spoilt):
+    """The judge's first answers are missing, and it is refused."""
+    adapter = spoilt(lambda weights: {k: v * float("nan") for k, v in weights.items()})
+    with pytest.raises(
+        InputError, match="verifier-image cannot answer a first question: nan: the model gives no number"
+    ):
+        load_judge(adapter)
+
+
 def test_zeros_change_nothing(spoilt):
     adapter = spoilt(lambda weights: {k: v * ("lora_B" not in k) for k, v in weights.items()})
     with pytest.raises(InputError) as refusal:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import signal
 import socket
 import subprocess
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from claimwise.scripts.cli import main
+from safetensors.torch import load_file, save_file
 
 # Stands in for a Python that has vLLM: never serves, and starts a child as vLLM does.
 STUB = """#!/bin/sh
@@ -26,6 +29,16 @@ def stub(folder: Path, sleep: str = "sleep 60") -> Path:
     path.write_text(STUB.format(folder=folder, sleep=sleep))
     path.chmod(0o755)
     return path
+
+
+def half(adapter: Path, folder: Path) -> Path:
+    """A copy of the shipped verifier with the weights of its first layer only, of six."""
+    shutil.copytree(adapter, folder)
+    card = json.loads((folder / "verifier.json").read_text())
+    (folder / "verifier.json").write_text(json.dumps({**card, "base": str(adapter.parent / "base")}))
+    weights = load_file(folder / "adapter_model.safetensors")
+    save_file({k: v for k, v in weights.items() if "layers.0." in k}, folder / "adapter_model.safetensors")
+    return folder
 
 
 def flags(argv: list[str], capsys) -> list[str]:
@@ -57,6 +70,10 @@ def test_the_command_line(assets, capsys):
     [
         ([], "vLLM is not installed for"),
         (["--python", "/no/python"], "--python /no/python cannot be run"),
+        (["--base", "no/such-base", "--dry-run"], "the base model 'no/such-base' cannot be loaded: "),
+        (["--base", "{folder}", "--dry-run"], "the base model '{folder}' cannot be loaded: "),
+        (["--base", "{folder}", "--python", "{stub}"], "{folder} holds no safetensors file"),
+        (["--adapter", "{half}", "--python", "{stub}"], "35 of the 42 modules that its adapter_config.json names have"),
         (["--adapter", "no-such"], "there is no adapter folder no-such"),
         (["--python", "{stub}", "--port", "{taken}"], "cannot listen on 127.0.0.1:{taken}"),
         (
@@ -73,11 +90,14 @@ def test_what_it_refuses_is_one_line(assets, tmp_path, capsys, monkeypatch, argv
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         names = {"stub": stub(tmp_path), "failing": stub(tmp_path / "failing", "true"), "taken": taken.getsockname()[1]}
+        names |= {"folder": tmp_path / "failing", "half": half(assets / "verifier", tmp_path / "half")}
         argv = ["serve", "--adapter", str(assets / "verifier"), *(part.format(**names) for part in argv)]
         assert main(argv) == 2
     out, err = capsys.readouterr()
     lines = [line for line in err.splitlines() if line.startswith("claimwise serve: ")]
     assert len(lines) == 1 and told.format(**names) in lines[0] and not out
+    started = "does not serve" in told or "ended with" in told
+    assert [f.exists() for f in (tmp_path / "flags", tmp_path / "failing/flags")].count(True) == started
     assert not _alive(tmp_path)
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
+import shutil
+import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
 
 import pytest
 import torch
@@ -13,6 +18,7 @@ from claimwise.verifier.adapter import read_card
 from claimwise.verifier.processor import load_processor
 from claimwise.verifier.server_judge import ServerJudge
 from judging import content, farthest, said
+from safetensors.torch import load_file, save_file
 from servers import Call, Reply, Server, status
 
 QUICK = {"backoff_s": 0.01, "tries": 2}
@@ -103,6 +109,82 @@ def test_the_same_table_from_a_server(make, packed, pairs):
         assert len(server.calls) == calls and judge.repeats == 6  # from memory
 
 
+def test_a_user_in_the_address_is_sent_and_never_told(make, pairs, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with Server(make("")) as server:
+        address = server.url.replace("http://", "http://ann:p%40ss@")
+        verdicts = make(address).judge(pairs[:1])
+        assert [v.error for v in verdicts] == [None] * 3
+        sent = {call.headers["authorization"].removeprefix("Basic ") for call in server.calls}
+    assert [base64.b64decode(one) for one in sent] == [b"ann:p@ss"]
+    lost = make(address, tries=1).judge(pairs[:1])  # nobody is there any more
+    assert all(str(v.error).startswith("connection: http://127.0.0.1:") for v in lost)
+
+
+class Listed(BaseHTTPRequestHandler):
+    """A server that lists the verifier and has no token endpoint; `asked` are method, path and login of each request."""
+
+    asked: ClassVar[list[tuple]] = []
+
+    def do_GET(self):
+        models = [{"id": "base", "root": "/b"}, {"id": "verifier-image", "root": "/a", "parent": "base"}]
+        self._say(200, {"data": models})
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self._say(404, {"detail": "Not Found"})
+
+    def _say(self, code: int, body: dict) -> None:
+        self.asked.append((self.command, self.path, self.headers["Authorization"]))
+        self.send_response(code)
+        self.end_headers()
+        self.wfile.write(json.dumps(body).encode())
+
+    def log_message(self, format, *args):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("user", "path", "under"), [("", "/v1", ""), ("", "", ""), ("ann:pw@", "/v1/", ""), ("", "/x/v1", "/x")]
+)
+def test_where_a_server_is_asked(assets, monkeypatch, user, path, under):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    Listed.asked.clear()
+    login = f"Basic {base64.b64encode(b'ann:pw').decode()}" if user else None
+    with ThreadingHTTPServer(("127.0.0.1", 0), Listed) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        with pytest.raises(InputError, match=r"needs vLLM's --enable-scale-out for /inference/v1/generate") as refusal:
+            load_judge(assets / "verifier", server=f"http://{user}127.0.0.1:{server.server_port}{path}")
+        server.shutdown()
+    assert set(Listed.asked) == {
+        ("GET", f"{under}/v1/models", login),
+        ("POST", f"{under}/inference/v1/generate", login),
+    }
+    assert "pw" not in str(refusal.value)
+
+
+def test_another_adapter_under_the_same_name_is_refused(assets, tmp_path, monkeypatch):
+    """As a server has it that was started before a refresh: every image verifier is called verifier-image."""
+    other = shutil.copytree(assets / "verifier", tmp_path / "other")
+    served = {"verifier-image": ("base", str(other))}
+    monkeypatch.setattr("claimwise.verifier.server_judge.served", lambda *_: served)
+    monkeypatch.setattr("claimwise.verifier.server_judge.check_effect", lambda *_: None)  # it has one, like any adapter
+    url = "http://ann:pw@localhost:1/v1"
+    load_judge(assets / "verifier", server=url)  # a copy
+    weights = load_file(other / "adapter_model.safetensors")
+    save_file({name: value * 2 for name, value in weights.items()}, other / "adapter_model.safetensors")
+    with pytest.raises(InputError) as refusal:
+        load_judge(assets / "verifier", server=url)
+    assert f"http://localhost:1 serves 'verifier-image' from {other}, whose weights are not those of" in str(
+        refusal.value
+    )
+    for folder in ("/somewhere/else", "", None):  # a server on another machine
+        served["verifier-image"] = ("base", folder)
+        load_judge(assets / "verifier", server=url)
+    with pytest.raises(InputError, match="http://localhost:1 serves verifier-image, not 'other'"):
+        load_judge(assets / "verifier", server=url, model="other")
+
+
 def test_an_image_is_sent_once_and_named_from_then_on(make, pairs):
     engine = make("")
     with Server(engine) as server:
@@ -158,7 +240,7 @@ def test_what_fails_is_missing_and_asked_again(make, pairs):
     ("reply", "told"),
     [
         (status(401, {"error": {"message": "bad key"}}), "refuses the key"),
-        (status(404, {"detail": "Not Found"}), "the server needs vLLM's --enable-scale-out"),
+        (status(404, {"detail": "Not Found"}), "the server needs vLLM's --enable-scale-out for /inference/v1/generate"),
         (
             Reply(body=json.dumps({"choices": [{"token_ids": [1]}], "usage": {"prompt_tokens": 7}}).encode()),
             "counts 7 tokens where the prompt has",

@@ -148,6 +148,19 @@ def test_alike_responses_in_a_call_are_judged_once(base, items):
     assert judge.judge(eight[:1])[0].rollout_id == "r0"
 
 
+def test_a_call_without_memory_asks_nothing_twice_however_far_apart(base, items):
+    """The same picture as two objects, so not siblings, and a batch for each response."""
+    (example, rollout), other = items[0], items[1]
+    copied = dataclasses.replace(example, images=(example.images[0].copy(),))
+    judge = base_judge(base, "image", "base", readings=True)
+    judge.max_packed_tokens = max(len(base.tree(e, r.response, [], "image")) + 7 * 30 for e, r in items[:2])
+    with watched(base) as fed:
+        verdicts = judge.judge([(example, rollout), other, (copied, rollout)])
+    assert sum(rows for rows, *_ in fed.packs) == len(fed.packs) == 2 and judge.repeats == 7
+    assert said(verdicts[:7]) == said(verdicts[14:])
+    assert judge.cache is None
+
+
 def test_a_new_criterion_is_all_that_a_known_response_costs(judge, items):
     example, rollout = items[0]
     judge.judge([(dataclasses.replace(example, criteria=example.criteria[:6]), rollout)])

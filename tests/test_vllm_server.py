@@ -11,8 +11,9 @@ import torch
 from claimwise.scripts.benches.vllm_orders import ways_of
 from claimwise.scripts.cli import main
 from claimwise.verifier import InputError, Rollout, load_judge
+from claimwise.verifier.chat_address import endpoint
 from claimwise.verifier.quoting import messages
-from claimwise.verifier.server_judge import root_of
+from claimwise.verifier.server_judge import ENDPOINT
 from claimwise.verifier.tables import read_verdicts, write_examples, write_rollouts
 from judging import content, margin, one_by_one
 from vllm_server import SILENT, metric
@@ -47,7 +48,7 @@ def generate(url: str, question, **more) -> dict:
     """What the server's token endpoint says to one question, whose images it knows."""
     parts = [{"type": "image_url", "url": None, "uuid": image.digest} for image in question.images]
     body = {"model": "verifier-image", "token_ids": question.ids, "content_parts": parts, **more}
-    reply = httpx2.post(f"{root_of(url)}/inference/v1/generate", json=body, timeout=120)
+    reply = httpx2.post(endpoint(url, ENDPOINT)[0], json=body, timeout=120)
     assert reply.status_code == 200, reply.text
     return reply.json()
 
@@ -82,7 +83,7 @@ def test_a_quoting_judge_is_not_taken_in_by_the_chat_template(vllm_url, family):
 
     def special(response: str) -> list[int]:
         body = {"model": "base", "messages": messages("Which?", response, ["Says 3."], "text")}
-        reply = httpx2.post(f"{root_of(vllm_url)}/tokenize", json=body, timeout=120)
+        reply = httpx2.post(endpoint(vllm_url, "/tokenize")[0], json=body, timeout=120)
         assert reply.status_code == 200, reply.text
         return [token for token in reply.json()["tokens"] if token < 10]
 

@@ -55,9 +55,11 @@ def read_card(folder: str | Path) -> VerifierCard:
     try:
         card = VerifierCard(**values)
         ours = prompt_hash(card.mode, card.readings)
+        if not all(isinstance(text, str) and text for text in (card.name, card.base)):
+            raise TypeError("name or base is no text")
     except (TypeError, KeyError) as error:
         raise InputError(f"{path} is not what claimwise distill writes ({error}); distil it again") from error
-    if not isinstance(card.temperature, (int, float)) or not 0 < card.temperature < math.inf:
+    if type(card.temperature) not in (int, float) or not 0 < card.temperature < math.inf:
         raise InputError(f"{path}: temperature is {card.temperature!r}, it must be a number above 0; distil it again")
     if card.prompt_hash != ours:
         raise InputError(

@@ -1,6 +1,7 @@
 """From what a verifier wrote to verdict rows: the part of a judge that does not depend on where its model runs.
 
-In: per criterion an `Answer` (label, reading, margin of yes over no), or a `Missing` with its reason. Out: verdicts.
+In: per criterion an `Answer` (label, reading, margin of yes over no), or a `Missing` with its reason. Out: verdicts. A
+margin that is no number is a missing verdict.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ class VerifierJudge(ABC):
         found: dict[str, Any] = {"verdict": None}
         if isinstance(answer, Missing):
             found["error"] = answer.reason
+        elif math.isnan(answer.margin):
+            found["error"] = "nan: the model gives no number for yes and no"
         else:
             found = self._read(rollout.response, answer, sentences)
         return Verdict(

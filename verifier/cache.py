@@ -59,18 +59,19 @@ class VerdictCache(Generic[T]):
 
 class Desk(Generic[T]):
     """The questions of one call: a question that several criteria share is asked once, one whose answer is known not at
-    all. `repeats` counts the criteria that were spared."""
+    all. `repeats` counts the criteria that were spared. Without a `cache` what is known is forgotten after the call."""
 
     def __init__(self, counts: Sequence[int], cache: VerdictCache[T] | None):
         self.answers: list[list[T | None]] = [[None] * count for count in counts]  # per item and criterion
-        self.cache, self.repeats = cache, 0
+        self.cache: VerdictCache[T] = VerdictCache() if cache is None else cache
+        self.repeats = 0
         self._waiting: dict[bytes, list[tuple[int, int]]] = {}
 
     def ask(self, item: int, keys: Sequence[bytes]) -> list[int]:
         """The criteria of an item that have to be answered now; the others are known or on their way."""
         asked = []
         for k, key in enumerate(keys):
-            known = self.cache.get(key) if self.cache is not None else None
+            known = self.cache.get(key)
             if known is not None:
                 self.answers[item][k] = known
             else:
@@ -83,8 +84,7 @@ class Desk(Generic[T]):
 
     def take(self, key: bytes, answer: T) -> None:
         """Hands an answer to all who wait for it."""
-        if self.cache is not None:
-            self.cache.put(key, answer)
+        self.cache.put(key, answer)
         for item, k in self._waiting.pop(key):
             self.answers[item][k] = answer
 

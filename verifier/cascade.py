@@ -48,8 +48,9 @@ class Band:
 
 
 def band_for(path: str | Path, adapter: str | Path) -> Band:
-    """The band of a file that `claimwise cascade band` wrote. Raises InputError where it was chosen for another verifier
-    than the one in the folder `adapter`: another's P(yes) means something else."""
+    """The band of a file that `claimwise cascade band` wrote. Raises InputError where it was chosen for a verifier of
+    another name, mode or prompt than the one in the folder `adapter`: another's P(yes) means something else. One that was
+    trained anew under the same name passes; choose its band anew."""
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
         low, high = (float(end) for end in found["band"])
@@ -84,16 +85,19 @@ def affordable(max_calls: int | None, price: float | None, budget: float | None)
         return max_calls
     if not price:
         raise InputError("a budget in money needs the price of a call; give both")
-    calls = math.floor(budget / price * (1 + 1e-12))  # 0.3 pays for three calls of 0.1
-    return calls if max_calls is None else min(max_calls, calls)
+    calls = budget / price * (1 + 1e-12)  # 0.3 pays for three calls of 0.1
+    if calls == math.inf:
+        return max_calls
+    return math.floor(calls) if max_calls is None else min(max_calls, math.floor(calls))
 
 
 @dataclass
 class Tally:
     """What a cascade has done so far, in verdicts. `uncertain` were in the band: of them `answered` have the teacher's
     verdict, `failed` (by kind) brought none, `over_budget` were not asked. `repeats` of the answered were known from an
-    earlier question alike. `calls` is the number of questions that went to the teacher; `cost` their price, None where
-    none is known. `missing` verdicts the verifier did not give, `unrated` ones came without P(yes)."""
+    earlier question alike. `calls` is the number of questions that went to the teacher, without those that found no
+    connection or came after it had stopped; `cost` their price, None where none is known. `missing` verdicts the verifier
+    did not give, `unrated` ones came without P(yes)."""
 
     verdicts: int = 0
     missing: int = 0
@@ -194,16 +198,21 @@ class CascadeJudge:
         self._remembers = True
         text = self._memory.read_text(encoding="utf-8") if self._memory.is_file() else ""
         whole, _, broken = text.rpartition("\n")
-        for row in map(json.loads, whole.splitlines()):
+        for number, line in enumerate(whole.splitlines(), 1):
+            try:
+                row = json.loads(line)
+                if row["verdict"]["verdict"] is not None:
+                    self.cache.put(bytes.fromhex(row["key"]), Verdict(**row["verdict"]))
+            except (ValueError, LookupError, TypeError) as error:
+                raise InputError(f"{self._memory}, row {number}: it is no answer of a teacher ({error}); remove the row, "
+                                 "and it is asked again") from None  # fmt: skip
             self.tally.calls += 1
-            if row["verdict"]["verdict"] is not None:
-                self.cache.put(bytes.fromhex(row["key"]), Verdict(**row["verdict"]))
         if broken:
             write_atomic(self._memory, whole and whole + "\n")
 
     def _write(self, keys: Sequence[bytes], answers: Sequence[Verdict]) -> None:
         pairs = zip(keys, answers, strict=False)  # one each of the next questions
-        rows = [{"key": key.hex(), "verdict": vars(answer)} for key, answer in pairs if not _unpaid(answer)]
+        rows = [{"key": key.hex(), "verdict": vars(answer)} for key, answer in pairs if not _no_call(answer)]
         if self._memory is not None and rows:
             self._memory.parent.mkdir(parents=True, exist_ok=True)
             with self._memory.open("a", encoding="utf-8") as file:
@@ -227,11 +236,8 @@ class CascadeJudge:
             reason = f"stopped: {error}"
         if not reason:
             self._check(questions, answers, self.teacher)
-        lost = [self._missing(*question, reason) for question in questions[len(answers) :]]
-        self._write(keys[len(answers) :], lost)
-        answers += lost
-        self.tally.calls += sum(not _unpaid(answer) for answer in answers)
-        return answers
+        self.tally.calls += sum(not _no_call(answer) for answer in answers)
+        return answers + [self._missing(*question, reason) for question in questions[len(answers) :]]
 
     def _settled(self, own: Verdict, answer: Verdict | None, repeated: bool) -> Verdict:
         """The teacher's verdict as this row's, or else the verifier's own."""
@@ -272,3 +278,8 @@ class CascadeJudge:
 def _unpaid(answer: Verdict) -> bool:
     """Whether a teacher that keeps a budget of its own has not asked."""
     return answer.verdict is None and str(answer.error).startswith("budget")
+
+
+def _no_call(answer: Verdict) -> bool:
+    """Whether the question has not reached the teacher, so that it takes nothing from the budget."""
+    return _unpaid(answer) or (answer.verdict is None and str(answer.error).startswith("connection"))

@@ -15,9 +15,9 @@ from .errors import InputError
 _POSTED_TO = "/chat/completions"
 
 
-def endpoint(url: str) -> tuple[str, str | None]:
-    """The address to post to, and the Authorization that its user and password make. Raises InputError for what is no
-    address."""
+def endpoint(url: str, posted_to: str = _POSTED_TO) -> tuple[str, str | None]:
+    """The address to post to, and the Authorization that its user and password make. A path `posted_to` other than the
+    chat's takes the place of /v1 too. Raises InputError for what is no address."""
     url = url.strip()
     try:
         parsed = urlsplit(url)
@@ -26,7 +26,8 @@ def endpoint(url: str) -> tuple[str, str | None]:
             raise ValueError
     except ValueError:
         raise InputError(f"{url!r} is no address of a server; give one like http://localhost:8000/v1") from None
-    path = parsed.path.rstrip("/").removesuffix(_POSTED_TO) + _POSTED_TO
+    root = parsed.path.rstrip("/").removesuffix(_POSTED_TO)
+    path = (root if posted_to == _POSTED_TO else root.removesuffix("/v1")) + posted_to
     named = f"{unquote(parsed.username or '')}:{unquote(parsed.password or '')}"
     shown = parsed._replace(path=path, netloc=parsed.netloc.rpartition("@")[2], fragment="").geturl()
     return shown, f"Basic {base64.b64encode(named.encode()).decode()}" if named != ":" else None

@@ -23,6 +23,7 @@ from .batching import siblings
 from .cache import Desk, VerdictCache, question_keys
 from .errors import InputError
 from .packed import Answer
+from .pixels import prepared
 from .prompt import SYSTEM, PromptEncoder
 from .schema import Example, Rollout, Verdict
 from .sentences import LABELS, NO_SENTENCE, split_sentences
@@ -126,7 +127,8 @@ class EngineJudge(VerifierJudge):
         key = image if isinstance(image, Path) else id(image)
         if key not in self._shown:
             rgb, process = load_image(image), self.processor.image_processor
-            patches = process.get_number_of_image_patches(rgb.height, rgb.width, {})
+            with prepared(image):
+                patches = process.get_number_of_image_patches(rgb.height, rgb.width, {})
             digest = hashlib.sha256(repr(rgb.size).encode() + rgb.tobytes()).hexdigest()
             self._shown[key] = Shown(
                 digest, patches // process.merge_size**2, image

@@ -24,7 +24,7 @@ from .model import VisionLanguageModel, adapter_hash, base_hash, load_model
 from .packed import Answer, answer_trees
 from .probe import check_effect, check_modules
 from .prompt import prompt_hash
-from .schema import Criterion, Example, Judge, Mode, Rollout, Verdict
+from .schema import MODES, Criterion, Example, Judge, Mode, Rollout, Verdict
 from .sentences import LABELS, NO_SENTENCE, split_sentences
 from .shared_prefix import Opening
 from .tree import Tree
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from .quoting_judge import QuotingJudge
 
 MAX_PACKED_TOKENS = 16384
-CPU_BATCH_TOKENS = 8192  # what leaves a processor's caches is slower: the digits verifier by 40% at twice as much
 
 
 class PackedJudge(VerifierJudge):
@@ -42,9 +41,9 @@ class PackedJudge(VerifierJudge):
     pass that goes on from there; several responses make a batch.
 
     `max_packed_tokens` bounds one batch, padding included, but for the few tokens that are decoded; a response whose
-    criteria exceed it alone is judged in several passes, never cut. Without a GPU, several responses make smaller
-    batches. A question that comes twice in a call is answered once. With a `cache`, which wants a model whose weights
-    stay as they are, so is one that comes again in a later call; `adapter` identifies the weights there.
+    criteria exceed it alone is judged in several passes, never cut. A question that comes twice in a call is answered
+    once. With a `cache`, which wants a model whose weights stay as they are, so is one that comes again in a later call;
+    `adapter` identifies the weights there.
     """
 
     def __init__(
@@ -66,10 +65,7 @@ class PackedJudge(VerifierJudge):
         stand together flow evenly."""
         self.model.model.eval()
         desk: Desk[Answer] = Desk([len(example.criteria) for example, _ in items], self.cache)
-        limit = self.max_packed_tokens
-        if self.model.backbone.device.type == "cpu":
-            limit = min(limit, CPU_BATCH_TOKENS)
-        asked = batches(self._rows(items, desk), limit)
+        asked = batches(self._rows(items, desk), self.max_packed_tokens)
         for index, answers in desk.settle(pair for batch in asked for pair in self._answer(batch)):
             yield self._verdicts(*items[index], answers)
         self.repeats += desk.repeats
@@ -184,7 +180,8 @@ def load_judge(
 
     A verifier runs on the base that it names (or `base`). `mode` refuses an adapter that was trained for the other mode.
     Judges remember their answers; after a change of weights call `judge.cache.clear()`. Raises InputError for a folder
-    that is not a verifier's, another prompt, another base, or an adapter that changes nothing there.
+    that is not a verifier's, another prompt, another base, or an adapter that changes nothing there or would be loaded in
+    part, whose modules it names.
     """
     if (cascade, teacher, max_calls) != (None, None, None):
         where = {"device": device, "backend": backend, "server": server, "model": model, **settings}
@@ -195,9 +192,12 @@ def load_judge(
         raise InputError(f"there is no backend {backend!r}; take transformers or vllm, or give the address of a server")
     if server is not None and backend == "vllm":
         raise InputError("a judge runs either behind a server or in vLLM here; give one of the two")
+    if mode not in (None, *MODES):
+        raise InputError(f"there is no mode {mode!r}; take {' or '.join(MODES)}")
+    _check_place(dtype, device, server is not None, backend == "vllm")
     if adapter is None:
         return _quoting(mode or "image", server, model, settings)
-    card, path = _checked(adapter, mode, base)
+    card, path = checked(adapter, mode, base)
     if server is not None:
         from .server_judge import open_judge
 
@@ -210,6 +210,16 @@ def load_judge(
         given = ", ".join([*settings, *(["model"] if model else [])])
         raise InputError(f"{given}: only a server or vLLM takes that; give one of them, or leave it out")
     return _in_transformers(card, adapter, path, max_packed_tokens, dtype, device)
+
+
+def _check_place(dtype: Any, device: Any, behind_server: bool, in_vllm: bool) -> None:
+    """Refuses a precision or a device that is none, or that a judge would not follow."""
+    if device is not None and (behind_server or in_vllm):
+        raise InputError(f"device = {device!r}: only a verifier in transformers takes that; leave it out")
+    if dtype != "auto" and behind_server:
+        raise InputError(f"dtype = {dtype!r}: the server has its own; leave it out")
+    if isinstance(dtype, str) and dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
+        raise InputError(f"there is no dtype {dtype!r}; take auto, float32, bfloat16 or float16")
 
 
 def _cascade(adapter, band, teacher, max_calls, settings: tuple, where: dict[str, Any]) -> CascadeJudge:
@@ -227,8 +237,8 @@ def _quoting(mode: Mode, server: str | None, model: str | None, settings: dict[s
     return QuotingJudge(server, model, mode, **settings)
 
 
-def _checked(adapter: str | Path, mode: Mode | None, base: str | Path | None) -> tuple[VerifierCard, str | Path]:
-    """The adapter's card and its base."""
+def checked(adapter: str | Path, mode: Mode | None, base: str | Path | None) -> tuple[VerifierCard, str | Path]:
+    """The adapter's card and its base. Raises InputError as `load_judge` does, as far as the files tell."""
     card = read_card(adapter)
     if card.base != MERGED:
         lora_settings(adapter)  # whole files, or one line
@@ -245,7 +255,10 @@ def _in_transformers(card: VerifierCard, adapter, path, max_packed_tokens: int, 
     model = load_model(path, dtype=dtype)
     if card.base != MERGED:
         check_modules(adapter, (name for name, _ in model.model.named_modules()))
-        model.model = PeftModel.from_pretrained(model.model, adapter)
+        try:
+            model.model = PeftModel.from_pretrained(model.model, adapter)
+        except (ValueError, TypeError) as error:  # settings that PEFT refuses
+            raise InputError(f"{adapter} cannot be put on {path}: {error}; distil it again") from error
     model.model.eval().requires_grad_(False)
     model.model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if card.base != MERGED:

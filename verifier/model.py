@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from transformers import AutoModelForImageTextToText, PreTrainedModel, ProcessorMixin
 
 from .errors import InputError
+from .pixels import prepared
 from .prompt import SYSTEM, PromptEncoder
 from .schema import Example
 from .sentences import split_sentences
@@ -62,7 +63,8 @@ class VisionLanguageModel:
         key = image if isinstance(image, Path) else id(image)
         if key not in self._pictures:
             rgb = load_image(image)
-            features = self.processor.image_processor(images=[rgb], return_tensors="pt")
+            with prepared(image):
+                features = self.processor.image_processor(images=[rgb], return_tensors="pt")
             digest = hashlib.sha256(repr(rgb.size).encode() + rgb.tobytes()).hexdigest()
             self._pictures[key] = Picture(features["pixel_values"], features["image_grid_thw"], digest, image)
             self._picture_bytes += self._pictures[key].pixels.nbytes

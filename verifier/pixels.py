@@ -6,7 +6,12 @@ white, and shows what is see-through in the colour that lies hidden there, mostl
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from .errors import InputError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -26,6 +31,16 @@ def as_rgb(image: Image) -> Image:
     if image.has_transparency_data:
         return pil.alpha_composite(pil.new("RGBA", image.size, "white"), image.convert("RGBA")).convert("RGB")
     return image.convert("RGB")
+
+
+@contextmanager
+def prepared(image: object) -> Iterator[None]:
+    """Names the image that a model's processor refuses, as Qwen's does where one side is 200 times the other."""
+    try:
+        yield
+    except ValueError as error:
+        name = f"image {image}" if isinstance(image, (str, Path)) else "an image in memory"
+        raise InputError(f"{name}: the model cannot be shown it ({error}); replace it or drop its row") from error
 
 
 def is_plain(image: Image) -> bool:

@@ -2,23 +2,24 @@
 and without it, and refuses to judge if nothing changed.
 
 In: a judge with the adapter and the same judge without it, and the names of the base's modules. Out: nothing, or an
-InputError, which names the modules of the adapter that the base does not have.
+InputError, which names the modules that did not match: those of the adapter that the base does not have, those that its
+settings name and it has no weights for, and those with weights that its settings leave out.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from PIL import Image
 
 from .errors import InputError
-from .lora import WEIGHTS, lora_settings
+from .lora import CONFIG, WEIGHTS, lora_settings, module_of
 from .schema import Criterion, Example, Judge, Rollout, Verdict
 
 LEAST_CHANGE = 1e-4  # of a margin; the same question asked again differs by less in an engine that batches
-_WEIGHT = ".lora_"
 _SHOWN = 3
 
 
@@ -39,16 +40,35 @@ def probe_pairs() -> list[tuple[Example, Rollout]]:
 
 
 def check_modules(adapter: str | Path, modules: Iterable[str]) -> None:
-    """Raises InputError where the adapter has weights for a module that the base, whose `modules` are given by name, does
-    not have: they would be left out."""
-    names, known = adapter_modules(adapter), set(modules)
-    lost = [name for name in names if name not in known]
-    if lost:
-        more = f" and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
-        raise InputError(
-            f"{adapter}: {len(lost)} of its {len(names)} modules are not in the base: {', '.join(lost[:_SHOWN])}{more}; "
-            "give the base it was trained on, or distil it again"
-        )
+    """Raises InputError where the adapter would be loaded in part: it has weights for a module that the base, whose
+    `modules` are given by name, does not have or its settings do not name, or none for one that they name."""
+    names, known = set(adapter_modules(adapter)), set(modules)
+    named = _named(adapter, known)
+    count = f"of its {len(names)} modules"
+    for lost, told in (
+        (names - known, f"{count} are not in the base"),
+        (names - named, f"{count} are not among those that its {CONFIG} names"),
+        (named - names, f"of the {len(named)} modules that its {CONFIG} names have no weights"),
+    ):
+        if lost:
+            shown = sorted(lost)[:_SHOWN]
+            more = f" and {len(lost) - len(shown)} more" if len(lost) > _SHOWN else ""
+            raise InputError(
+                f"{adapter}: {len(lost)} {told}: {', '.join(shown)}{more}; "
+                "give the base it was trained on, or distil it again"
+            )
+
+
+def _named(adapter: str | Path, modules: set[str]) -> set[str]:
+    """The modules that PEFT would put the adapter on."""
+    from peft import PeftConfig
+    from peft.tuners.tuners_utils import check_target_module_exists
+
+    try:
+        config = PeftConfig.from_pretrained(str(adapter))
+        return {name for name in modules if check_target_module_exists(config, name)}
+    except (ValueError, KeyError, TypeError, AttributeError, re.error) as error:
+        raise InputError(f"{Path(adapter) / CONFIG} is damaged ({error!r}); distil the verifier again") from error
 
 
 def check_effect(judge: Judge, bare: Judge, adapter: str | Path) -> None:
@@ -87,14 +107,17 @@ def adapter_modules(adapter: str | Path) -> list[str]:
     lora_settings(adapter)
     with safe_open(Path(adapter) / WEIGHTS, "pt") as weights:
         keys = list(weights.keys())
-    return sorted({key.removeprefix("base_model.model.").partition(_WEIGHT)[0] for key in keys})
+    return sorted({module_of(key)[0] for key in keys})
 
 
 def base_modules(base: str | Path) -> list[str]:
     """Names of a base's modules, from its configuration alone."""
     import torch
-    from transformers import AutoConfig, AutoModelForImageTextToText
+    from transformers import AutoModelForImageTextToText
 
+    from .processor import load_config
+
+    config = load_config(base)
     with torch.device("meta"):
-        model = AutoModelForImageTextToText.from_config(AutoConfig.from_pretrained(base))
+        model = AutoModelForImageTextToText.from_config(config)
     return [name for name, _ in model.named_modules()]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from transformers import AutoProcessor, ProcessorMixin
+from transformers import AutoConfig, AutoProcessor, PretrainedConfig, ProcessorMixin
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 from transformers.tokenization_utils_tokenizers import PreTrainedTokenizerFast
@@ -45,11 +45,24 @@ class ImageOnlyQwen3VLProcessor(Qwen3VLProcessor):
 
 
 def load_processor(path: str | Path) -> ProcessorMixin:
-    """The processor of a checkpoint: our image-only one where the checkpoint names it, else transformers' own."""
+    """The processor of a checkpoint: our image-only one where the checkpoint names it, else transformers' own. Raises
+    InputError where there is none."""
     config = Path(path) / "processor_config.json"
-    if config.is_file() and json.loads(config.read_text()).get("processor_class") == ImageOnlyQwen3VLProcessor.__name__:
-        return ImageOnlyQwen3VLProcessor.from_pretrained(path)
-    processor = AutoProcessor.from_pretrained(path)
+    try:
+        own = config.is_file() and json.loads(config.read_text()).get("processor_class")
+        if own == ImageOnlyQwen3VLProcessor.__name__:
+            return ImageOnlyQwen3VLProcessor.from_pretrained(path)
+        processor = AutoProcessor.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        raise InputError(f"the base model {str(path)!r} has no processor that can be loaded: {error}") from error
     if not hasattr(processor, "image_processor"):
         raise InputError(f"{path} has no image processor; give a vision-language checkpoint")
     return processor
+
+
+def load_config(path: str | Path) -> PretrainedConfig:
+    """The configuration of a checkpoint. Raises InputError where there is none."""
+    try:
+        return AutoConfig.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        raise InputError(f"the base model {str(path)!r} cannot be loaded: {error}") from error

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import InputError
-from .processor import ImageOnlyQwen3VLProcessor
+from .processor import ImageOnlyQwen3VLProcessor, load_config
 
 # Environment variables that vLLM wants on the CPU where they are not set: GB for keys and values, and no compiler.
 ON_CPU = {"VLLM_CPU_KVCACHE_SPACE": "4", "TORCHDYNAMO_DISABLE": "1"}
@@ -52,9 +52,7 @@ def engine_settings(base: str | Path, adapter: Path | None, on_cpu: bool) -> dic
 
 def own_dtype(base: str | Path) -> str:
     """The type of the base's weights, as its configuration names it."""
-    from transformers import AutoConfig
-
-    return str(AutoConfig.from_pretrained(base).dtype).removeprefix("torch.")
+    return str(load_config(base).dtype).removeprefix("torch.")
 
 
 def lora_rank(adapter: Path) -> int:

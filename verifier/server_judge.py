@@ -10,6 +10,7 @@ named by that id from then on. What a question brings no answer to has a missing
 from __future__ import annotations
 
 import asyncio
+import filecmp
 import json
 import os
 from collections import deque
@@ -22,10 +23,12 @@ from .adapter import MERGED, VerifierCard
 from .answers import Missing
 from .asking import image_url
 from .chat import ChatAnswer, ChatClient
+from .chat_address import endpoint
 from .chat_errors import FATAL, ChatError
 from .crew import results_of
 from .engine import EngineJudge, Question
 from .errors import InputError
+from .lora import WEIGHTS
 from .model import adapter_hash
 from .packed import Answer
 from .probe import base_modules, check_effect, check_modules
@@ -43,7 +46,7 @@ class TokenClient(ChatClient):
 
     def __init__(self, url: str, model: str, **settings: Any):
         super().__init__(url, model, **settings)
-        self.url = root_of(url) + ENDPOINT
+        self.url, _ = endpoint(url, ENDPOINT)
 
     def _body(self, messages: list[dict[str, Any]], params: dict[str, Any]) -> dict[str, Any]:
         return {"model": self.model, **params}
@@ -60,10 +63,6 @@ class TokenClient(ChatClient):
             raise ChatError("not_json", f"no answer of vLLM's {ENDPOINT}", lost=1) from None
 
 
-def root_of(url: str) -> str:
-    return url.rstrip("/").removesuffix("/v1").rstrip("/")
-
-
 def _logprobs(token: dict[str, Any]) -> dict[int, float]:
     listed = token.get("top_logprobs", ())
     return {int(other["token"].removeprefix("token_id:")): float(other["logprob"]) for other in listed}
@@ -72,36 +71,49 @@ def _logprobs(token: dict[str, Any]) -> dict[int, float]:
 def open_judge(
     card: VerifierCard, adapter: Path, base: str | Path, url: str, model: str | None, settings: dict[str, Any]
 ) -> ServerJudge:
-    """The judge, which has answered a probe. Raises InputError where there is no such server or model, or the adapter has
-    no effect there."""
-    names = served(url, settings.get("key_env", "OPENAI_API_KEY"))
+    """The judge, which has answered a probe. Raises InputError where there is no such server or model, where the adapter
+    has no effect there, and where another is served under its name, as far as the server's files are here to be seen."""
+    names, shown = served(url, settings.get("key_env", "OPENAI_API_KEY")), endpoint(url, "")[0]
     name = model or card.name
     if name not in names:
-        raise InputError(f"{url} serves {', '.join(names) or 'nothing'}, not {name!r}; give the verifier's name there")
+        raise InputError(
+            f"{shown} serves {', '.join(names) or 'nothing'}, not {name!r}; give the verifier's name there"
+        )
     processor = load_processor(base)
-    parent = names[name]
+    parent, folder = names[name]
     if parent is None and card.base != MERGED:
-        raise InputError(f"{url} serves {name!r} as a model of its own, not as an adapter of a base")
+        raise InputError(f"{shown} serves {name!r} as a model of its own, not as an adapter of a base")
     if parent is not None:
         check_modules(adapter, base_modules(base))
         one_by_one = {**settings, "max_in_flight": 1}
         own, bare = (ServerJudge(card, processor, "", url, model, **one_by_one) for model in (name, parent))
         check_effect(own, bare, adapter)
+        _check_weights(adapter, folder, f"{shown} serves {name!r}")
     return ServerJudge(card, processor, adapter_hash(adapter), url, name, **settings)
 
 
-def served(url: str, key_env: str) -> dict[str, str | None]:
-    """The models of a server, each with the base that it is an adapter of."""
+def _check_weights(adapter: Path, folder: str | None, told: str) -> None:
+    """All verifiers of a mode have one name: a server may still have the one before a refresh."""
+    theirs, ours = Path(folder or adapter) / WEIGHTS, adapter / WEIGHTS
+    if theirs.is_file() and not filecmp.cmp(theirs, ours, shallow=False):
+        raise InputError(
+            f"{told} from {folder}, whose weights are not those of {adapter}; serve that one, or give this"
+        )
+
+
+def served(url: str, key_env: str) -> dict[str, tuple[str | None, str | None]]:
+    """The models of a server, each with the base that it is an adapter of, and the folder that it was loaded from."""
     import httpx2
 
-    key = os.environ.get(key_env, "").strip()
+    (models, login), key = endpoint(url, "/v1/models"), os.environ.get(key_env, "").strip()
+    login = login or (f"Bearer {key}" if key else None)
     try:
-        reply = httpx2.get(f"{root_of(url)}/v1/models", headers={"Authorization": f"Bearer {key}"} if key else {})
+        reply = httpx2.get(models, headers={"Authorization": login} if login else {})
         reply.raise_for_status()
-        return {model["id"]: model.get("parent") for model in reply.json()["data"]}
+        return {model["id"]: (model.get("parent"), model.get("root")) for model in reply.json()["data"]}
     except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, LookupError, TypeError) as error:
         raise InputError(
-            f"{url} does not say which models it serves ({error}); is it the address of a server?"
+            f"{models} does not say which models it serves ({error}); is it the address of a server?"
         ) from None
 
 
@@ -180,6 +192,7 @@ class ServerJudge(EngineJudge):
     def _check(self, question: Question, written: int, counted: int | None) -> None:
         if counted != question.length + written:
             raise InputError(
-                f"{self.url} counts {counted} tokens where the prompt has {question.length + written}; it prepares "
-                "images otherwise, so serve the base that the adapter names with its own processor"
+                f"{endpoint(self.url, '')[0]} counts {counted} tokens where the prompt has "
+                f"{question.length + written}; it prepares images otherwise, so serve the base that the adapter names "
+                "with its own processor"
             )

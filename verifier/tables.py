@@ -135,6 +135,16 @@ def load_image(image: str | Path | Image) -> Image:
     return rgb
 
 
+def check_out(path: str | Path) -> None:
+    """Raises InputError where no table could be written under that name: to be asked before the work that makes it."""
+    path = Path(path)
+    _suffix(path)
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        reason = "it is a folder" if path.is_dir() else f"nothing can be written to {folder}"
+        raise InputError(f"{path}: it cannot be written ({reason}); give another name")
+
+
 @contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     """A file to write to, which takes its final name when the block ends without an error."""

@@ -14,8 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ...verifier.adapter import read_card
 from ...verifier.cascade import Band, CascadeJudge, Tally, band_for
 from ...verifier.errors import InputError
+from ...verifier.rundir import keep_inputs
 from ...verifier.schema import Example, Mode, Rollout, Verdict
 from ..parser import CommandParser
 from ..teacher_flags import add_judging_flags, check_judging_flags
@@ -62,11 +64,14 @@ def main(argv: list[str]) -> int:
     _check(args)
     band = band_for(args.band, args.adapter) if args.band else Band(args.low, args.high)
     from ...verifier.tables import pair_up, read_examples, read_rollouts, write_verdicts
+    from .judge import refuse_all_missing
 
-    pairs = pair_up(read_examples(args.examples), read_rollouts(args.rollouts))
+    looks = (args.mode or read_card(args.adapter).mode) != "text"  # where the teacher does not, no verifier does
+    pairs = pair_up(read_examples(args.examples, check_images=looks), read_rollouts(args.rollouts))
     with open_cascade(args, band) as cascade:
         verdicts = cascade.judge(pairs)
         cost = None if args.price_in is None and args.price_out is None else _cost(cascade.teacher)
+    refuse_all_missing(verdicts)
     write_verdicts(args.out, verdicts)
     print(json.dumps(figures(cascade, verdicts, cost)) if args.json else as_text(args.out, cascade, verdicts, cost))
     return 0
@@ -75,8 +80,10 @@ def main(argv: list[str]) -> int:
 def _check(args: argparse.Namespace) -> None:
     if (args.low is None) != (args.high is None) or (args.band is None) == (args.low is None):
         raise InputError("which verdicts go to the teacher? give --band FILE.json, or both --low and --high")
-    if args.out.suffix not in (".jsonl", ".parquet"):
-        raise InputError(f"{args.out}: a table's name must end in .jsonl or .parquet")
+    from ...verifier.tables import check_out
+
+    keep_inputs([path for path in (args.examples, args.rollouts, args.ledger) if path], [args.out], "--out")
+    check_out(args.out)
     check_judging_flags(args)
 
 

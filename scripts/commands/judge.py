@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ...verifier.errors import InputError
+from ...verifier.rundir import keep_inputs
 from ...verifier.schema import Example, Rollout, Verdict
-from ...verifier.tables import pair_up, read_examples, read_rollouts, write_rollouts, write_verdicts
+from ...verifier.tables import check_out, pair_up, read_examples, read_rollouts, write_rollouts, write_verdicts
 from ..parser import CommandParser
 
 EXAMPLE = """example:
@@ -48,7 +50,7 @@ def make_parser() -> CommandParser:
     parser.add_argument("--adversarial", action="store_true", help="judge the adversarial suite made on the examples")
     parser.add_argument("--seed", type=int, default=0, help="another seed, other attacks (default: 0)")
     parser.add_argument("--out", required=True, help="verdict table to write (.jsonl or .parquet)")
-    parser.add_argument("--mode", choices=["text", "image"], help="refuse an adapter of the other mode")
+    parser.add_argument("--mode", choices=["text", "image"], help="is the image shown; refuses a verifier of the other")
     parser.add_argument("--base", help="the base model, where not the one that the adapter names")
     parser.add_argument("--max-packed-tokens", type=int, default=16384, help="bound of one pass (default: 16384)")
     cascade = parser.add_argument_group("the verifier first, a teacher where it is not sure").add_argument
@@ -65,23 +67,57 @@ def main(argv: list[str]) -> int:
     _check_cascade(args)
     if args.adversarial is (args.rollouts is not None):
         raise InputError("give either --rollouts or --adversarial, which makes its own")
-    examples = read_examples(args.examples)
+    _check_out(args)
+    mode = args.mode
     if args.adapter not in (None, "oracle"):
         from ...verifier.adapter import read_card
 
-        read_card(args.adapter)  # refuse before torch is loaded
-    if not args.adversarial:
-        judge_pairs(args, pair_up(examples, read_rollouts(args.rollouts)))
-        return 0
+        mode = read_card(args.adapter).mode  # refuse before torch is loaded
+        if args.mode not in (None, mode):
+            raise InputError(f"{args.adapter} is a verifier for {mode} mode; it cannot judge in {args.mode} mode")
+    examples = read_examples(args.examples, check_images=mode != "text")  # nobody looks at them there
+    try:
+        if args.adversarial:
+            attack(args, examples)
+        else:
+            judge_pairs(args, pair_up(examples, read_rollouts(args.rollouts)))
+    except KeyboardInterrupt:
+        if args.ledger:  # which has the teacher's answers
+            raise
+        print("\nclaimwise judge: stopped; nothing is written, and the same command begins anew", file=sys.stderr)
+        return 130
+    return 0
+
+
+def attack(args: argparse.Namespace, examples: list[Example]) -> None:
+    """Judges the adversarial suite, and says how often it was talked into yes."""
     from ...distill.attacks import KINDS, aimed, attack_figures, attacks
 
     rollouts = attacks(examples, tuple(KINDS), args.seed, len(KINDS))
-    write_rollouts(beside(Path(args.out)), rollouts)
+    if not rollouts:
+        raise InputError(f"{args.examples}: no example has a criterion that an attack could aim at")
     found = attack_figures(rollouts, judge_pairs(args, aimed(examples, rollouts)))
+    write_rollouts(beside(Path(args.out)), rollouts)
     low, high = found["false_yes_ci"]
-    print(f"false yes: {found['false_yes']:.3f} of {found['n']} attacks (95%: {low:.3f} to {high:.3f}); by kind:")
+    told = f"false yes: {found['false_yes']:.3f} of {found['n']} attacks (95%: {low:.3f} to {high:.3f})"
+    told += f", {found['missing']} missing" if found["missing"] else ""
+    spared = len(examples) - len({rollout.example_id for rollout in rollouts})
+    told += f"; {spared} examples have no criterion to aim at" if spared else ""
+    print(f"{told}; by kind:")
     print("\n".join(f"  {kind:<14} {share:.3f}" for kind, share in found["by_kind"].items()))
-    return 0
+
+
+def _check_out(args: argparse.Namespace) -> None:
+    """Refuses what could not be written, or would be written over what is read or is somebody's, before any work."""
+    out = Path(args.out)
+    written = [out, beside(out)] if args.adversarial else [out]
+    keep_inputs([path for path in (args.examples, args.rollouts, args.ledger) if path], written, "--out")
+    check_out(out)
+    if args.adversarial and beside(out).is_file():
+        from ...distill.attacks import kind_of
+
+        if not all(map(kind_of, read_rollouts(beside(out)))):
+            raise InputError(f"{beside(out)} holds other responses and would be overwritten; give another --out")
 
 
 def _check_cascade(args: argparse.Namespace) -> None:
@@ -114,6 +150,7 @@ def judge_pairs(args: argparse.Namespace, pairs: list[tuple[Example, Rollout]]) 
 
     judge = open_judge(args)
     verdicts = Watched(judge).judge(pairs)
+    refuse_all_missing(verdicts)
     write_verdicts(args.out, verdicts)
     print(f"{args.out}: {summary(verdicts, judge.name, getattr(judge, 'repeats', 0))}")
     return verdicts
@@ -125,12 +162,22 @@ def _by_cascade(args: argparse.Namespace, pairs: list[tuple[Example, Rollout]]) 
 
     band = band_for(args.cascade, args.adapter)
     client = {name: make_parser().get_default(name) for name in CLIENT}
-    teacher = {"verifier_model": args.model, "model": args.teacher_model}
+    teacher = {"verifier_model": args.model, "model": args.teacher_model, "mode": None}  # as the verifier
     with open_cascade(argparse.Namespace(**{**client, **vars(args), **teacher}), band) as cascade:
         verdicts = cascade.judge(pairs)
+    refuse_all_missing(verdicts)
     write_verdicts(args.out, verdicts)
     print(as_text(args.out, cascade, verdicts, None))
     return verdicts
+
+
+def refuse_all_missing(verdicts: list[Verdict]) -> None:
+    """A judge that answers nothing has failed, and its table may take the place of a good one."""
+    if verdicts and all(verdict.verdict is None for verdict in verdicts):
+        raise InputError(
+            f"none of {len(verdicts)} criteria was judged ({_kinds(verdicts)}), so nothing is written; the first: "
+            f"{verdicts[0].error}"
+        )
 
 
 def one_by_one(judge: Any, pairs: list[tuple[Example, Rollout]]) -> Iterator[list[Verdict]]:
@@ -155,8 +202,12 @@ def open_judge(args: argparse.Namespace) -> Any:
 def summary(verdicts: list[Verdict], name: str, repeats: int) -> str:
     yes, no = (sum(verdict.verdict is answer for verdict in verdicts) for answer in (True, False))
     told = f"{len(verdicts)} verdicts by {name}, {yes} yes, {no} no"
-    reasons = Counter(str(verdict.error).partition(":")[0] for verdict in verdicts if verdict.verdict is None)
-    if reasons:
-        kinds = ", ".join(f"{count} {kind}" for kind, count in reasons.most_common())
-        told += f", {reasons.total()} missing ({kinds}; the table has the reasons)"
+    if missing := len(verdicts) - yes - no:
+        told += f", {missing} missing ({_kinds(verdicts)}; the table has the reasons)"
     return told + (f"; {repeats} repeat a question and were not judged again" if repeats else "")
+
+
+def _kinds(verdicts: list[Verdict]) -> str:
+    """Why verdicts are missing, in one word each."""
+    reasons = Counter(str(verdict.error).partition(":")[0] for verdict in verdicts if verdict.verdict is None)
+    return ", ".join(f"{count} {kind}" for kind, count in reasons.most_common())

@@ -53,6 +53,7 @@ def main(argv: list[str]) -> int:
     card = read_card(args.adapter)
     if not args.dry_run:
         _require_vllm(args.python)
+        _check_adapter(args, card)
         args.port = _free_port(args.host, args.port)
     with TemporaryDirectory() as scratch:
         command, environment = command_line(args, card, None if args.dry_run else Path(scratch))
@@ -82,6 +83,16 @@ def command_line(
     flags += ["--enable-scale-out"]  # the endpoint that takes token ids
     flags += ["--disable-uvicorn-access-log", "--host", args.host, "--port", str(args.port), *args.more]
     return flags, {"VLLM_NO_USAGE_STATS": "1", **(ON_CPU if on_cpu else {})}
+
+
+def _check_adapter(args: argparse.Namespace, card: VerifierCard) -> None:
+    """What its files tell, in seconds; vLLM takes minutes to start."""
+    from ...verifier.judge import checked
+    from ...verifier.probe import base_modules, check_modules
+
+    _, base = checked(args.adapter, None, args.base)
+    if card.base != MERGED:
+        check_modules(args.adapter, base_modules(base))
 
 
 def _has_cuda() -> bool:
