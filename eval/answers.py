@@ -17,14 +17,18 @@ from ..verifier.schema import Criterion, Example
 ANSWER = "@final-answer"  # id of the criterion that stands in where no rule decides; no rubric's own
 _MARKED = re.compile(r"(?i)\banswer[*_]*\s*(?:is\s*)?:[*_]*\s*([^\n]*)")
 _TAGGED = re.compile(r"(?is)<answer>((?:(?!<answer>).)*?)</answer>")
-_BOX = "\\boxed{"
+_BRACE = re.compile(r"\\boxed\{|[{}]")
 _WORDS = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\{([^{}]*)\}")  # words inside a formula
 _SIGNS = {"−": "-", r"\%": "%", r"\$": "$", r"\,": " ", r"\!": "", r"\ ": " ", r"^\circ": "°", r"^{\circ}": "°"}
 _LETTER = re.compile(r"\(?([a-z])\)?")
 _CHOICE = re.compile(r"(?:option |choice )?\(?([a-z])(?:[.:)]+(?: .*)?)?")  # "(b)", "b. a cat", "option b"
+_OPTION = re.compile(r"(?i)\(?([a-h])[.:)]+ (.+)")
+_THOUSANDS = re.compile(r"(?<=\d)(?:\\,|\{,\}|[\u00a0\u2009\u202f])(?=\d{3}(?!\d))")  # what typography puts for a comma
 _NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d{1,40})?|\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:e[-+]?\d{1,2})?"
-_UNIT = r"(?!or\b|and\b)[^\d\s+*=,;][^\s=,;]*(?: [a-z]+)?"
-_QUANTITY = re.compile(rf"[$€£]? ?({_NUMBER})(?: ?/ ?(\d{{1,40}}))? ?({_UNIT})?")
+# A word or sign, digits in it as exponents alone: "-6", ":30" and "/05" after a number are of a range, a time or a date.
+_EXPONENT = r"(?:(?<=\^)|(?<=\^-)|(?<=\{)|(?<=\{-))\d|(?<=[mo])[23]"
+_UNIT = rf"(?!or\b|and\b)(?:[^\W\d_]|[%°℃℉$€£'\"])(?:[^\W\d_]|[/^·.*'\"%°²³{{}}-]|{_EXPONENT})*(?: [a-z]+)?"
+_QUANTITY = re.compile(rf"(?:(-)?([$€£]) ?)?({_NUMBER})(?:(?: (\d{{1,9}}))? ?/ ?(\d{{1,40}}))? ?({_UNIT})?")
 _UNITS = {  # unit -> what it measures, its size in one unit for that, how else it is written
     "mm": ("length", "1", "millimeter millimetre"), "cm": ("length", "10", "centimeter centimetre"),
     "m": ("length", "1000", "meter metre"), "km": ("length", "1000000", "kilometer kilometre"),
@@ -32,6 +36,9 @@ _UNITS = {  # unit -> what it measures, its size in one unit for that, how else 
     "mg": ("mass", "1", "milligram"), "g": ("mass", "1000", "gram"), "kg": ("mass", "1000000", "kilogram kilo"),
     "ml": ("volume", "1", "milliliter millilitre"), "l": ("volume", "1000", "liter litre"),
     "s": ("time", "1", "sec second"), "min": ("time", "60", "minute"), "h": ("time", "3600", "hr hour"),
+    "day": ("time", "86400", ""), "week": ("time", "604800", ""),
+    "month": ("calendar", "1", ""), "year": ("calendar", "12", "yr"),
+    "$": ("dollars", "1", "dollar usd"), "€": ("euros", "1", "euro eur"), "£": ("pounds", "1", "gbp"),
     "%": ("share", "1", "percent"), "°": ("angle", "1", "degree"),
 }  # fmt: skip
 _UNIT_NAMES = {name: unit for unit, (_, _, names) in _UNITS.items() for name in (unit, *names.split())}
@@ -52,16 +59,17 @@ def final_answer(response: str) -> str | None:
 
 
 def _last_boxed(response: str) -> str | None:
-    """The content of the last box that is closed, nested braces included."""
-    start = response.rfind(_BOX)
-    while start >= 0:
-        depth, first = 1, start + len(_BOX)
-        for at in range(first, len(response)):
-            depth += {"{": 1, "}": -1}.get(response[at], 0)
-            if depth == 0:
-                return response[first:at].strip() or None
-        start = response.rfind(_BOX, 0, start)
-    return None
+    """The content of the last box that is closed, nested braces included; in one pass, for a policy may write thousands
+    of boxes and close none."""
+    open_at: list[tuple[int, bool]] = []  # where a brace's content begins, and whether it is a box
+    last = (-1, -1)
+    for brace in _BRACE.finditer(response):
+        if brace[0] != "}":
+            open_at.append((brace.end(), brace[0] != "{"))
+        elif open_at:
+            start, is_box = open_at.pop()
+            last = max(last, (start, brace.start())) if is_box else last
+    return response[slice(*last)].strip() or None if last[0] >= 0 else None
 
 
 def answer_criterion(example: Example) -> Criterion:
@@ -79,9 +87,11 @@ def answers_match(given: str, wanted: str) -> bool | None:
     a, b = given.casefold(), wanted.casefold()
     if a == b:
         return True
+    choice = _CHOICE.fullmatch(a)
     if letter := _LETTER.fullmatch(b):
-        choice = _CHOICE.fullmatch(a)
         return choice is not None and choice[1] == letter[1]
+    if option := _OPTION.fullmatch(wanted):  # its letter will do, and so will its text
+        return choice[1] == option[1].casefold() if choice else answers_match(given, option[2])
     if (several := _numbers(b)) is not None:
         return several == _numbers(a)
     if (quantity := _quantity(b)) is not None:
@@ -99,7 +109,7 @@ def _bare(text: str) -> str:
 
 def _plain(text: str) -> str:
     """Without mark-up around it, words in formulas as words, single spaces."""
-    text = _WORDS.sub(r"\1", text)
+    text = _THOUSANDS.sub(",", _WORDS.sub(r"\1", text))
     for written, meant in _SIGNS.items():
         text = text.replace(written, meant)
     text = " ".join(text.split()).strip("*_` ").rstrip(". ")
@@ -119,11 +129,20 @@ def _fraction(number: str) -> Fraction:
 
 
 def _quantity(text: str) -> tuple[Fraction, str] | None:
-    """The value and the unit ("" where it has none) of a single number."""
+    """The value and the unit ("" where it has none) of a single number: 5, 1/2, 2 1/2, $5, 5 cm."""
     found = _QUANTITY.fullmatch(text.strip("()") if re.fullmatch(r"\([^()]*\)", text) else text)
-    if found is None or (found[2] and not int(found[2])):
+    if found is None:
         return None
-    return _fraction(found[1]) / int(found[2] or 1), _unit((found[3] or "").replace(" ", ""))
+    minus, currency, number, numerator, denominator, unit = found.groups()
+    value, divisor = _fraction(number), int(denominator or 1)
+    if not divisor or (numerator and (int(numerator) >= divisor or not number.lstrip("+-").isdigit())):
+        return None
+    if numerator:
+        part = Fraction(int(numerator), divisor)
+        value = value - part if number.startswith("-") else value + part
+    else:
+        value /= divisor
+    return -value if minus else value, _unit((unit or currency or "").replace(" ", ""))
 
 
 def _unit(written: str) -> str:
@@ -133,7 +152,8 @@ def _unit(written: str) -> str:
 
 
 def _same_quantity(given: tuple[Fraction, str], wanted: tuple[Fraction, str]) -> bool | None:
-    """Known units of one kind are converted; whether two others mean the same (cars, vehicles) no rule knows."""
+    """Known units of one kind are converted; whether two others mean the same (cars, vehicles) no rule knows. Of two
+    words that are no units here, other numbers are other answers; 18 km/h may be 5 m/s, and 1 tonne 1000 kg."""
     (a, unit_a), (b, unit_b) = given, wanted
     if unit_a == unit_b or not (unit_a and unit_b):
         a_or_share = (a, a / 100) if unit_a == "%" != unit_b else (a,)  # 50% is 50 and 0.5
@@ -142,7 +162,8 @@ def _same_quantity(given: tuple[Fraction, str], wanted: tuple[Fraction, str]) ->
     if unit_a in _UNITS and unit_b in _UNITS:
         (kind_a, size_a, _), (kind_b, size_b, _) = _UNITS[unit_a], _UNITS[unit_b]
         return kind_a == kind_b and _close(a * Fraction(size_a), b * Fraction(size_b))
-    return None if _close(a, b) else False
+    words = all(unit.isalpha() and unit not in _UNITS for unit in (unit_a, unit_b))
+    return False if words and not _close(a, b) else None
 
 
 def _close(a: Fraction, b: Fraction) -> bool:

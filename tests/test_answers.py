@@ -29,6 +29,9 @@ FINAL_ANSWERS = [
     ("\\boxed{1} then \\boxed{2", "1"),  # cut off
     ("\\boxed{\\boxed{3}}", "3"),
     ("\\boxed{}\nAnswer: 4", "4"),
+    ("} \\boxed{7} }", "7"),  # braces that nothing opened
+    ("\\boxed{a {b} \\boxed{3} c", "3"),  # the outer one is cut off
+    ("\\boxed{" * 20_000, None),  # a policy that has lost its way: in time all the same
     ("Answer: 4, that is \\boxed{5}", "5"),  # the box goes first
     # as models that were cold-started on OpenMMReasoner write
     ("<think>It may be 4.</think><answer>5</answer>", "5"),
@@ -66,6 +69,14 @@ MATCHES = [
     ("A, B", "B", False),
     ("A B", "B", False),
     ("Bird", "B", False),
+    ("B", "B. a cat", True),  # the wanted answer with its text: the letter will do, or the text, or both
+    ("a cat", "B. a cat", True),
+    ("(b) A cat", "B. a cat", True),
+    ("12", "(B) 12", True),
+    ("A. a cat", "B. a cat", False),
+    ("A", "(B) 12", False),
+    ("13", "(B) 12", False),
+    ("2", "B. a cat", False),
     # numbers
     ("3.50", "3.5", True),
     ("3.5", "3.50", True),
@@ -95,6 +106,24 @@ MATCHES = [
     ("9" * 5000, "7", False),  # more digits than Python converts
     ("1e999999999", "7", False),
     ("2023-2024", "2022-2023", False),  # no subtraction
+    ("10^3", "1000", True),
+    ("10\\,000", "10000", True),  # LaTeX's and typography's separators
+    ("1{,}000,000", "1000000", True),
+    ("1\u202f000", "1,000", True),
+    ("1 1/2", "1.5", True),  # mixed numbers
+    ("-2 1/2 cups", "-2.5 cups", True),
+    ("2 3/2", "3.5", False),
+    ("1.5 1/2", "2", False),
+    # a range, a time, a date or a list is not its first number
+    ("5-6", "5", False),
+    ("5–6", "5", False),
+    ("7|8", "7", False),
+    ("7&8", "7", False),
+    ("2x3", "2", False),
+    ("14:30", "14", False),
+    ("14", "14:30", False),
+    ("2022", "2022-2023", False),
+    ("2023", "2023-05-01", False),
     # lists of numbers, in their order
     ("3 5", "3 5", True),
     ("3  5.", "3 5", True),
@@ -135,6 +164,17 @@ MATCHES = [
     ("40 percent", "40%", True),
     ("45 degrees", "45°", True),
     ("6 cm", "5 cm", False),
+    ("2 weeks", "14 days", True),
+    ("12 months", "1 year", True),
+    ("18 km/h", "5 m/s", None),  # no rule here converts them
+    ("1 tonne", "1000 kg", None),
+    ("5 cm²", "5 cm^2", None),
+    ("5 m", "5 m^{-2}", None),
+    ("€5", "$5", False),  # what the currency is counts
+    ("5 euros", "€5", True),
+    ("5 dollars", "$5.00", True),
+    ("-$5", "$5", False),
+    ("-$5", "$-5", True),
     ("5", "5 cm", True),  # one side may leave it out
     ("5 cm", "5", True),
     ("7 apples", "7", True),
@@ -165,5 +205,6 @@ def test_answers_match(given, wanted, same):
     assert answers_match(given, wanted) is same
 
 
-def test_a_formula_that_explodes_is_wrong_in_time():
-    assert answers_match("9^{9^{9^{9^{9}}}}", "7") is False
+@pytest.mark.parametrize("given", ["9^{9^{9^{9^{9}}}}", "2^{1000000000}"])
+def test_a_formula_that_explodes_is_wrong_in_time(given):
+    assert answers_match(given, "7") is False
