@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+from dataclasses import dataclass
 
 import pytest
 from claimwise.scripts import cli
 from claimwise.scripts.studies import plan as study_plan
 from claimwise.scripts.studies import runs as study_runs
+from claimwise.scripts.studies.settings import read_settings
+from claimwise.verifier import InputError
 from studying import stopped_in_the_second_run
+from tqdm import tqdm
 
 RECIPE = """
 compare: arm
@@ -182,6 +188,64 @@ def test_a_folder_without_a_verifier_is_refused(tmp_path, capsys):
     flags = ["--verifier-image", str(tmp_path), "--verifier-text", str(tmp_path)]
     assert cli.main(["study", "judges", "--out", str(tmp_path / "out"), *flags]) == 2
     assert "--verifier-image" in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["arms", "order"])
+def test_a_report_of_nothing_is_refused_and_leaves_nothing(name, tmp_path, capsys):
+    """No folder that another --quick or recipe would then be told of."""
+    assert cli.main(["study", name, "--out", str(tmp_path / "out"), "--report"]) == 2
+    assert "out holds no study to report" in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_rates_by_hand_and_what_is_not_measured(tmp_path):
+    """Mean of digits and answer over steps 1 and 2: (.2 + .4 + .9 + .9) / 4 = .6 against .5 measured alone; for the
+    placebo nothing was measured at the first rate."""
+    (tmp_path / "study.yaml").write_text(RECIPE.replace("tuned_by: [digits]", "tuned_by: [digits, answer]"))
+    settings = read_settings(tmp_path / "study.yaml", None, "study arms")
+    points = {
+        ("prefix", 0.0003): [(0.2, 0.4), (0.9, 0.9)],
+        ("prefix", 0.003): [(0.5, None), (None, None)],
+        ("prefix-shuffled", 0.0003): [(None, None)] * 2,
+        ("prefix-shuffled", 0.003): [(0.1, None)] * 2,
+    }
+    for task in study_plan.tuning_tasks(settings):
+        rows = [{"digits": d, "answer": a} for d, a in points[task.cell.arm, task.learning_rate]]
+        file = tmp_path / task.file
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(json.dumps({"points": [{"digits": 1, "answer": 1}, *rows]}))
+    rates = study_plan.chosen_rates(settings, tmp_path)
+    assert {key.split("_")[1]: rate for key, rate in rates.items()} == {"prefix": 0.0003, "prefix-shuffled": 0.003}
+    file.unlink()
+    with pytest.raises(InputError, match=f"{file.name} is missing; the same command without --report makes it"):
+        study_plan.chosen_rates(settings, tmp_path)
+
+
+@dataclass(frozen=True)
+class Deadly:
+    """A run whose process is killed, where it says so."""
+
+    seed: int
+    key: str = "k"
+
+    @property
+    def file(self):
+        return f"runs/{self.seed}.json"
+
+
+def carried_out(task):
+    if task.seed == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"seed": task.seed}
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_is_one_line_and_the_study_goes_on(tmp_path):
+    (tmp_path / "runs").mkdir()
+    with tqdm(disable=True) as bar, pytest.raises(InputError, match="a process of the study was killed"):
+        study_plan.run_all([Deadly(0), Deadly(1)], carried_out, tmp_path, 2, bar)
+    with tqdm(disable=True) as bar:
+        study_plan.run_all([Deadly(1), Deadly(2)], carried_out, tmp_path, 2, bar)
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"1.json", "2.json"}
 
 
 @pytest.mark.parametrize("name", ["arms", "judges"])

@@ -144,7 +144,7 @@ def test_measuring_leaves_the_random_numbers_and_the_mode_alone(assets):
 
 
 def test_numbers_cells_and_the_quick_version():
-    assert numbers("0-2,5") == [0, 1, 2, 5]
+    assert numbers("0-2,5") == [0, 1, 2, 5] == numbers("0-2,1,5,5")  # a seed named twice runs once
     settings = StudySettings(
         "arm", ["prefix", "span"], ["oracle"], ["paper"], [False, True], ["digits"], ["span - prefix"]
     )

@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from ...verifier.errors import InputError
 from ..parser import CommandParser
@@ -43,11 +44,19 @@ def main(argv: list[str]) -> int:
     return study("arms", args, {})
 
 
+def open_study(args: argparse.Namespace, identity: Mapping[str, Any]) -> Path:
+    """The folder of this very study; with --report one that is there already. Raises InputError otherwise."""
+    from ...verifier.rundir import FILE, open_run
+
+    if args.report and not (args.out / FILE).is_file():
+        raise InputError(f"{args.out} holds no study to report; leave --report out to run it")
+    return open_run(args.out, identity)
+
+
 def study(name: str, args: argparse.Namespace, judges: Mapping[str, str]) -> int:
     """`judges`: where the verifiers of the recipe's judges lie."""
     from ...verifier.model import adapter_hash, base_hash
     from ...verifier.progress import only_our_bars
-    from ...verifier.rundir import open_run
     from .plan import chosen_rates, planned, read_results, run_study
     from .report import write_study
     from .runs import grpo_recipe, judge_of
@@ -68,7 +77,7 @@ def study(name: str, args: argparse.Namespace, judges: Mapping[str, str]) -> int
     models = {"policy": base_hash(str(POLICY)), **{judge: adapter_hash(folder) for judge, folder in judges.items()}}
     grpo_hash = hashlib.sha256(grpo_recipe(settings).read_bytes()).hexdigest()[:16]
     identity = {**dataclasses.asdict(settings), "grpo_hash": grpo_hash, **{f"{k}_hash": v for k, v in models.items()}}
-    out = open_run(args.out, {"command": f"study {name}", **identity})
+    out = open_study(args, {"command": f"study {name}", **identity})
     if not args.report:
         run_study(settings, out, judges, args.jobs)
     results = read_results(planned(settings), out)

@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 
 from ...verifier.errors import InputError
-from .arms import make_parser
+from .arms import make_parser, open_study
 from .settings import numbers, pairs_among
 
 EXAMPLE = """example:
@@ -114,7 +114,6 @@ class OrderSettings:
 
 
 def main(argv: list[str]) -> int:
-    from ...verifier.rundir import open_run
     from .plan import read_results
     from .report import write_study
 
@@ -126,7 +125,7 @@ def main(argv: list[str]) -> int:
     recipe = args.config or Path(str(resources.files("claimwise.scripts") / "recipes" / "study-order.yaml"))
     settings = read_settings(recipe, args.seeds)
     settings = quick(settings) if args.quick else settings
-    out = open_run(args.out, {"command": "study order", **dataclasses.asdict(settings)})
+    out = open_study(args, {"command": "study order", **dataclasses.asdict(settings)})
     if not args.report:
         run_all_of(settings, out, args.jobs)
     results = read_results(settings.tasks(), out)

@@ -16,10 +16,12 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ...verifier.errors import InputError
 from ...verifier.rundir import write_atomic
 from .settings import Cell, StudySettings, numbers
 
@@ -83,16 +85,19 @@ def tuning_tasks(settings: StudySettings) -> list[Task]:
 
 def chosen_rates(settings: StudySettings, out: Path) -> dict[str, float]:
     """Per cell the rate with the highest mean of `tuned_by` over the tuning seeds and all evaluations but the start, so
-    that learning fast counts too where every rate ends alike."""
+    that learning fast counts too where every rate ends alike; one with nothing to measure counts as 0. Raises InputError
+    where a file of the tuning is gone."""
     scores: dict[tuple[str, float], list[float]] = {}
     for task in tuning_tasks(settings):
+        if not (out / task.file).is_file():
+            raise InputError(f"{out / task.file} is missing; the same command without --report makes it")
         points = json.loads((out / task.file).read_text())["points"][1:]
         reached = [point[name] for point in points for name in settings.tuned_by if point[name] is not None]
         scores.setdefault((task.cell.key, task.learning_rate), []).extend(reached)
 
     def score(cell: Cell, rate: float) -> float:
-        known = scores.get((cell.key, rate), [0.0])
-        return sum(known) / len(known)
+        known = scores.get((cell.key, rate), [])
+        return sum(known) / max(len(known), 1)
 
     return {cell.key: max(settings.learning_rates, key=lambda rate: score(cell, rate)) for cell in settings.cells()}
 
@@ -120,6 +125,11 @@ def _results(
         try:
             for future in as_completed(futures):
                 yield futures[future], future.result()
+        except BrokenProcessPool as error:
+            raise InputError(
+                "a process of the study was killed, perhaps for want of memory; the same command goes on from here, with "
+                "fewer --jobs if need be"
+            ) from error
         except BaseException:
             for worker in multiprocessing.active_children():
                 worker.terminate()  # what it was at is run again

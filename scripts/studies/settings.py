@@ -125,8 +125,8 @@ def pairs_among(contrasts: Sequence[str], values: Sequence[str]) -> list[tuple[s
 
 
 def numbers(text: str) -> list[int]:
-    """The numbers of "0-19" or "0,3,5-7". Raises InputError."""
-    return list(_numbers(text))
+    """The numbers of "0-19" or "0,3,5-7", each once. Raises InputError."""
+    return list(dict.fromkeys(_numbers(text)))
 
 
 def _numbers(text: str) -> Iterator[int]:
