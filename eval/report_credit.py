@@ -1,7 +1,8 @@
 """The credit of one group of responses: the object of `trainer.kept_groups`, checked, and as the page shows it.
 
 In: arm, budget, example_id, question, criteria, and responses with their text, token_offsets, rewards, verdicts, and
-`arms`: by name of an arm its advantages (one per token) and terms (name, added, first and last token, inclusive). Out:
+`arms`: by name of an arm its advantages (one per token) and terms (name, added, first and last token, inclusive; those
+of answer and format first). Out:
 `Credit`, whose responses are cut, under each arm, into stretches of neighbouring tokens with the same number: the
 advantage, and the rubric's part of it, which is the sum of all terms but answer and format.
 
@@ -21,6 +22,7 @@ from ..verifier.columns import parse_criteria
 from ..verifier.errors import InputError
 from ..verifier.schema import Criterion
 
+PARTS, WHOLE = ("answer", "format"), "rubric"  # the terms before the rubric's, and the name of a rubric in one piece
 HOW_TO_READ = (
     "Every token is coloured by its advantage. The number after a stretch is the advantage of each of its tokens; "
     "pointing at it shows which tokens these are. What all responses of a group have in common adds nothing. Colours "
@@ -62,11 +64,13 @@ class Term:
 
 @dataclass(frozen=True)
 class ArmCredit:
-    """A response's credit under one arm. `terms` by name: those of criteria bear their ids."""
+    """A response's credit under one arm: its terms by name, in `parts` answer, format and a rubric in one piece, in
+    `criteria` those of criteria by their ids, which may be named like a part."""
 
     stretches: list[Stretch]  # of the same advantage
     rubric_stretches: list[Stretch]  # to which the rubric adds the same
-    terms: dict[str, Term]
+    parts: dict[str, Term]
+    criteria: dict[str, Term]
 
 
 @dataclass(frozen=True)
@@ -78,11 +82,6 @@ class Response:
     decisions: list[Decision]
     rewards: dict[str, float | None]
     vetoed: bool
-
-    def parts(self, arm: str) -> list[Term]:
-        """The terms of an arm that are no criterion's."""
-        ids = {decision.criterion.id for decision in self.decisions}
-        return [term for name, term in self.arms[arm].terms.items() if name not in ids]
 
 
 @dataclass(frozen=True)
@@ -152,15 +151,23 @@ def _largest(rows: Iterable[list[float]]) -> float:
 class _Arm:
     advantages: list[float]
     rubric: list[float]
-    terms: dict[str, Term]
+    parts: dict[str, Term]
+    criteria: dict[str, Term]
 
     @classmethod
     def of(cls, raw: Any, tokens: int) -> _Arm:
         advantages = [_number(a, "advantages") for a in _take(raw, "advantages", list)]
         if len(advantages) != tokens:
             raise InputError(f"it has {tokens} tokens and {len(advantages)} advantages; each token needs one")
-        terms = {term.name: term for term in map(_term, _take(raw, "terms", list))}
-        return cls(advantages, [_rubric_part(terms.values(), t) for t in range(tokens)], terms)
+        terms = [_term(term) for term in _take(raw, "terms", list)]
+        parts = {term.name: term for term in terms[: len(PARTS)]}
+        if terms and tuple(parts) != PARTS:
+            raise InputError(f"its terms must begin with {' and '.join(PARTS)}, as the trainer writes them")
+        rest = terms[len(PARTS) :]
+        rubric = [sum(t.added for t in rest if t.first <= token <= t.last) for token in range(tokens)]
+        if [term.name for term in rest] == [WHOLE]:
+            return cls(advantages, rubric, {**parts, WHOLE: rest[0]}, {})
+        return cls(advantages, rubric, parts, {term.name: term for term in rest})
 
 
 @dataclass(frozen=True)
@@ -195,7 +202,8 @@ class _Parts:
             name: ArmCredit(
                 _stretches(self.texts, arm.advantages, largest),
                 _stretches(self.texts, arm.rubric, largest_rubric),
-                arm.terms,
+                arm.parts,
+                arm.criteria,
             )
             for name, arm in self.arms.items()
         }
@@ -212,10 +220,6 @@ def _tokens(text: str, offsets: Sequence[Any]) -> list[str]:
     if any(start < 0 for start, _ in offsets) or "".join(texts) != text:
         raise InputError("the characters of its token_offsets are not those of its response, each once and in order")
     return texts
-
-
-def _rubric_part(terms: Iterable[Term], token: int) -> float:
-    return sum(t.added for t in terms if t.name not in ("answer", "format") and t.first <= token <= t.last)
 
 
 def _stretches(texts: list[str], values: list[float], largest: float) -> list[Stretch]:

@@ -97,8 +97,11 @@ def _credit(view: CreditView) -> Iterator[str]:
 
 def _adds(arms: Sequence[str], response: Response) -> Table:
     """What each term adds to which tokens, by arm."""
-    names = dict.fromkeys(name for arm in arms for name in response.arms[arm].terms)
-    rows = [[Cell(name), *(Cell(_added(response.arms[arm].terms.get(name))) for arm in arms)] for name in names]
+    rows = []
+    for kind in ("parts", "criteria"):
+        of = [getattr(response.arms[arm], kind) for arm in arms]
+        names = dict.fromkeys(name for terms in of for name in terms)
+        rows += [[Cell(name), *(Cell(_added(terms.get(name))) for terms in of)] for name in names]
     return Table("", ["Term", *arms], rows)
 
 

@@ -132,7 +132,8 @@ def train_report(folder: Path) -> Report:
 def _lead(run: TrainFolder) -> str:
     s = run.settings
     judge = s.get("verifier") or "no judge"
-    lead = f"GRPO, arm {s.get('arm')}, budget {s.get('budget')}: {len(run.log)} steps"
+    steps = run.log[-1]["step"] if run.log else 0  # a row may be of several steps, or of an evaluation
+    lead = f"GRPO, arm {s.get('arm')}, budget {s.get('budget')}: {steps} steps"
     lead += f" judged by {Path(str(judge)).name}, watched by {s.get('teacher') or 'nobody'}."
     alarms = f"{len(run.alarms)} alarm{'s' * (len(run.alarms) != 1)}" if run.alarms else "No alarm"
     return f"{lead} {alarms} on {len(run.samples)} sampled verdicts." if run.samples else lead

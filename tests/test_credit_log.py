@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
 import pytest
 from claimwise.distill.oracle import OracleJudge
-from claimwise.trainer.credit import token_advantages
+from claimwise.trainer.credit import matched, token_advantages
 from claimwise.trainer.credit_log import credit_figures, verdict_figures
 from claimwise.trainer.judging import Judgement
 from claimwise.verifier.schema import Criterion, Rollout, Verdict
@@ -68,6 +69,37 @@ def test_figures_of_the_credit():
     assert vf == pytest.approx([0, 0, 0, -0.125 * Z2, *[0] * 6], abs=1e-12)
     both = [figures[f"advantage/decile_{d:02d}"] for d in range(1, 11)]
     assert both == pytest.approx(vf, abs=1e-12)  # the answers cancel
+
+
+def test_a_criterion_may_be_named_like_a_part_of_the_reward():
+    """The same figures as with other names, and its own term alone."""
+    names = {"v1": "answer", "v2": "format", "r1": "rubric", "p1": "advantage"}
+    criteria = [dataclasses.replace(c, id=names[c.id]) for c in CRITERIA]
+    group = [dataclasses.replace(r, verdicts={names[k]: v for k, v in r.verdicts.items()}) for r in GROUP]
+    for arm in ("prefix", "scalar"):
+        one, other = (token_advantages(c, g, arm=arm) for c, g in ((CRITERIA, GROUP), (criteria, group)))
+        figures = [credit_figures([credit], credit.advantages, ALL) for credit in (one, other)]
+        np.testing.assert_equal(*figures)  # NaN included
+    other = token_advantages(criteria, group, arm="prefix")
+    for row, wanted in zip(other.added_by({"answer"}), ([0.25 * Z2] * 3, [-0.25 * Z2] * 4), strict=True):
+        assert row.tolist() == pytest.approx([*wanted, *[0] * (10 - len(wanted))])
+
+
+@pytest.mark.parametrize("arm", ["component", "prefix", "span"])
+def test_the_parts_make_up_the_whole_as_it_was_used(arm):
+    """Also where the batch was divided by its root mean square. The answer's part is 0.5 z(a), +-0.5 Z2 before that."""
+    plain = token_advantages(CRITERIA, GROUP, arm=arm)
+    masks = [ALL[0], np.arange(10) < 6]
+    (credit,) = matched([plain], masks)
+    bearing = np.concatenate([a[mask] for a, mask in zip(credit.advantages, masks, strict=True)])
+    assert np.mean(bearing**2) == pytest.approx(1) and credit.divisor != 1
+    figures = credit_figures([credit], credit.advantages, masks)
+    for d in range(1, 11):
+        own = sum(figures[f"rubric/{name}/advantage/decile_{d:02d}"] for name in ("VF", "RC"))
+        answer = 0.0 if d <= 6 else 0.5 * Z2  # from the seventh tenth on the first response is alone
+        assert figures[f"advantage/decile_{d:02d}"] == pytest.approx(own + answer / credit.divisor)
+    before = credit_figures([plain], plain.advantages, masks)
+    assert figures["rubric/VF/to_answer_rms"] == before["rubric/VF/to_answer_rms"]
 
 
 def test_tokens_without_loss_are_no_part_of_the_deciles():

@@ -40,3 +40,12 @@ def test_budgets():
 def test_budgets_that_cannot_be_used(budget):
     with pytest.raises(InputError, match="budget"):
         resolve_budget(budget)
+
+
+def test_a_negative_weight_without_a_label_is_refused():
+    """A yes would be rewarded, although whoever gave it a negative weight meant a failure."""
+    criteria = [criterion("c1", 5), criterion("c2", -3, None)]
+    with pytest.raises(InputError, match="criterion 'c2' has the weight -3 and no label; give it the label PITFALL"):
+        criterion_weights(criteria)
+    assert criterion_weights([criterion("c1", 5), criterion("c2", -3, "PITFALL")]) == {"c1": 1}
+    assert criterion_weights([criterion("c1", 5), criterion("c2", 0, None)]) == {"c1": 1, "c2": 0}

@@ -199,6 +199,22 @@ def test_what_cannot_take_advantages_per_token_is_refused(tmp_path, settings, re
     RubricGRPOConfig(output_dir=str(tmp_path), **{**COMMON, "arm": "answer", **settings})  # one per sequence
 
 
+@pytest.mark.parametrize("arm", ["answer", "prefix"])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("loss_type", "grpoo"),
+        ("importance_sampling_level", "word"),
+        ("scale_rewards", "true"),  # as a flag has it
+        ("multi_objective_aggregation", "sum"),
+    ],
+)
+def test_a_value_that_trl_does_not_know_is_refused_at_start(tmp_path, name, value, arm):
+    """TRL itself raises in the first step, when everything is loaded, written and judged."""
+    with pytest.raises(InputError, match=f"{name} is '{value}'; it must be one of "):
+        RubricGRPOConfig(output_dir=str(tmp_path), **{**COMMON, "arm": arm, name: value})
+
+
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
@@ -209,6 +225,9 @@ def test_what_cannot_take_advantages_per_token_is_refused(tmp_path, settings, re
         ({"max_missing": 2.0}, "a share"),
         ({"lora_r": -1}, "lora_r is -1"),
         ({"load_in_4bit": True}, "set lora_r"),
+        ({"sampled_verdicts": -1}, "sampled_verdicts is -1"),
+        ({"resume_from_checkpoint": "runs/x"}, "goes on from its last checkpoint by the same command"),
+        ({"save_only_model": True}, "could not go on"),
     ],
 )
 def test_settings_that_cannot_be_used(tmp_path, settings, reason):

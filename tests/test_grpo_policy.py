@@ -127,6 +127,8 @@ def test_evaluation_while_training(assets, tables, tmp_path, generations):
         ({"model": "no/such/folder"}, "the policy 'no/such/folder' cannot be loaded"),
         ({"num_generations": 3}, "must be divisible by num_generations"),
         ({"load_in_4bit": True}, "set lora_r"),
+        ({"arm": "answer", "verifier": "", "teacher": "oracle"}, "there is no verifier whose verdicts it could check"),
+        *(({"report_to": name}, name) for name in ("trackio", "wandb") if not importlib.util.find_spec(name)),
     ],
 )
 def test_settings_that_do_not_go_together(assets, tables, tmp_path, capsys, settings, message):

@@ -122,6 +122,20 @@ def test_what_the_teacher_still_owed_is_asked_again(tmp_path, capsys):
     assert "the teacher's last verdicts: 100%" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("left", "missing"), [(0, 8), (4, 4)])
+def test_what_is_owed_on_a_criterion_that_has_gone_is_missing(tmp_path, left, missing):
+    """The table was changed before the run was gone on with: nothing is asked without its text, and no thread dies and is
+    waited for. Of each step two of the first four criteria are drawn, and two of the last."""
+    watched(tmp_path, range(2), No(threading.Event()))
+    examples = {"e": dataclasses.replace(EXAMPLE, criteria=CRITERIA[:left])} if left else {}
+    figures = InLoopAgreement(No(), 4, tmp_path, seed=0, examples=examples).close()
+    assert (figures["sampled"], figures["teacher_missing"]) == (8, missing)
+    gone = [v for v in read_verdicts(tmp_path / "teacher.jsonl") if v.verdict is None]
+    assert {(v.criterion_id, v.error) for v in gone} == {
+        (v.criterion_id, f"example 'e' has no criterion {v.criterion_id!r} any more") for v in gone
+    }
+
+
 def test_the_sample_is_two_tables_that_agree_reads(tmp_path, capsys):
     watched(tmp_path, range(5)).close()
     assert main(["agree", str(tmp_path / "teacher.jsonl"), str(tmp_path / "judge.jsonl"), "--json"]) == 0
@@ -161,7 +175,10 @@ def test_uncertain_verdicts_are_escalated_within_the_budget(tmp_path):
     assert watch.close()["escalated"] == 10
     again = InLoopAgreement(No(), 4, tmp_path, seed=0, examples={"e": EXAMPLE})
     again.start(5)  # step 5 is taken again, so its calls are free again
-    assert again.escalated == used
+    assert again.escalated == used and [row["step"] for row in rows(tmp_path / "escalated.jsonl")] == [4] * used
+    # r4 was asked about in the judge's place alone: what the teacher said there still has its response
+    assert {r.rollout_id for r in read_rollouts(tmp_path / "rollouts.jsonl")} == {"r0", "r1", "r2", "r3", "r4"}
+    again.close()
 
 
 def test_refresh_writes_what_the_command_reads(tmp_path):

@@ -1,5 +1,6 @@
 """The figures of a report, by hand."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -69,13 +70,30 @@ def test_credit_is_cut_where_the_number_changes(tmp_path):
     credit = parse_credit(CREDIT, tmp_path / "credit.json")
     (response,) = credit.responses
     prefix, scalar = response.arms["prefix"], response.arms["scalar"]
-    assert credit.arms == ["scalar", "prefix"] and [term.name for term in response.parts("prefix")] == [
-        "answer",
-        "format",
-    ]
+    assert credit.arms == ["scalar", "prefix"] and list(prefix.parts) == ["answer", "format"]
+    assert list(scalar.parts) == ["answer", "format", "rubric"] and list(prefix.criteria) == ["c1", "c2"]
     assert [(s.text, s.first, s.last) for s in prefix.stretches] == [("It is 3", 0, 2), (".<script>", 3, 4)]
     assert [s.shade for s in prefix.stretches] == [1.0, 0.5]
     assert [s.shade for s in scalar.stretches] == [0.25]  # the same scale under every arm
     assert [s.value for s in prefix.rubric_stretches] == [0.75, 0.0]
     with pytest.raises(InputError, match=r"credit.json: .*must be an object"):
         parse_credit([], tmp_path / "credit.json")
+
+
+def test_a_criterion_may_be_named_like_a_part_of_the_reward(tmp_path):
+    """Its term is its own, and counts in the rubric's part."""
+    for name in ("answer", "format", "rubric"):
+        renamed = json.loads(json.dumps(CREDIT).replace('"c1"', f'"{name}"'))
+        credit = parse_credit(renamed, tmp_path / "credit.json")
+        arm = credit.responses[0].arms["prefix"]
+        assert (list(arm.parts), list(arm.criteria)) == (["answer", "format"], [name, "c2"])
+        assert (arm.parts["answer"].added, arm.criteria[name].added) == (-0.25, 0.75)
+        assert [s.value for s in arm.rubric_stretches] == [0.75, 0.0]
+        assert list(credit.responses[0].arms["scalar"].parts) == ["answer", "format", "rubric"]
+
+
+def test_terms_in_another_order_are_refused(tmp_path):
+    turned = json.loads(json.dumps(CREDIT))
+    turned["responses"][0]["arms"]["prefix"]["terms"].reverse()
+    with pytest.raises(InputError, match=r"response 1: its terms must begin with answer and format"):
+        parse_credit(turned, tmp_path / "credit.json")

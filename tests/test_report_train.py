@@ -82,6 +82,15 @@ def test_alarms_and_actions_are_said_and_marked(page, run):
     assert len(found["figures"]["alarms"]) == 2
 
 
+def test_steps_are_counted_and_not_the_rows_of_the_log(tmp_path):
+    """A row every four steps, and one of an evaluation."""
+    run = make_train(tmp_path / "run")
+    rows = [line for line in (run / "log.jsonl").read_text().splitlines() if json.loads(line)["step"] % 4 == 0]
+    (run / "log.jsonl").write_text("\n".join(rows) + "\n")
+    (run / "eval_log.jsonl").write_text(json.dumps({"step": 6, "eval_reward": 0.5}) + "\n")
+    assert len(rows) == 3 and "budget paper: 12 steps judged by v" in Page(write_report([run]).read_text()).text
+
+
 def test_curves_are_drawn_of_what_was_logged(page):
     *titles, reliability = [attrs["aria-label"].split(".")[0] for attrs in page.of("svg")]
     assert reliability == "P(yes) against the reference’s share of yes"

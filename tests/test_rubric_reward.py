@@ -68,7 +68,12 @@ def test_weights_and_veto():
 def test_a_missing_verdict_takes_the_mean_of_its_group():
     """c1 is known as 1 and 0 in group a, so the third has 3/4 x 1/2 + 1/4; in b nothing else is known of c1: dropped."""
     assert rewards(["yyn", "nyn", "?yn", "?yn"], ids=["a", "a", "a", "b"]) == [1, 0.25, 0.625, 0.25]
-    assert rewards(["???", "yyn"], max_missing=1) == [None, 1]
+
+
+def test_a_completion_of_which_nothing_is_judged_takes_the_mean_of_its_group():
+    """None beside a known reward would be 0 in TRL's sum. None where the whole group is unjudged: the same for all."""
+    assert rewards(["???", "yyn", "nyn"], max_missing=1) == [0.625, 1, 0.25]
+    assert rewards(["???", "???", "yyn"], ids=["a", "a", "b"], max_missing=1) == [None, None, 1]
 
 
 def test_too_many_missing_stop_the_run():
@@ -100,19 +105,23 @@ def test_columns_that_cannot_be_used(criteria):
 
 def test_in_the_stock_trainer_it_is_the_arm_scalar(assets, tmp_path):
     """Stock GRPO with the three rewards at the budget's weights takes the step of the arm `scalar`; missing verdicts
-    included, since both put the group's mean for them. Without the veto: stock TRL's answer reward knows of none."""
+    included, those of whole responses too, since both put the group's mean for them. Without the veto: stock TRL's
+    answer reward knows of none."""
     examples = make_examples(2)
     completions = written_completions(assets, examples)
     settings = {**COMMON, **PLAIN_SGD}
+
+    def fails(i):
+        return i % 9 == 4 or 7 <= i < 14  # the second response as a whole
+
     ours = rubric_trainer(
-        assets, tmp_path / "a", examples, Failing(lambda i: i % 9 == 4), arm="scalar", budget="0.5,0.2,0.3",
-        pitfalls="off", **PLAIN_SGD,
+        assets, tmp_path / "a", examples, Failing(fails), arm="scalar", budget="0.5,0.2,0.3", pitfalls="off", **PLAIN_SGD,
     )  # fmt: skip
     seen = batches_of(write_down(ours, completions))
     ours.train()
     stock = GRPOTrainer(
         policy(assets),
-        [answer_reward, format_reward, rubric_reward(Failing(lambda i: i % 9 == 4), pitfalls="off")],
+        [answer_reward, format_reward, rubric_reward(Failing(fails), pitfalls="off")],
         GRPOConfig(output_dir=str(tmp_path / "b"), reward_weights=[0.5, 0.2, 0.3], **settings),
         prompts_of(examples),
         processing_class=load_processor(assets / "policy"),
@@ -123,5 +132,6 @@ def test_in_the_stock_trainer_it_is_the_arm_scalar(assets, tmp_path):
     assert float(stock_seen[0]["advantages"].abs().max()) > 0.5
     one, other = weights_of(ours), weights_of(stock)
     assert all(torch.allclose(one[name], other[name], atol=1e-6) for name in one)
-    assert logged(stock, "rubric/missing") == pytest.approx([6 / 56])  # verdicts 4, 13, ... 49 of 56
-    assert logged(stock, "rewards/rubric_reward/mean") == pytest.approx(logged(ours, "rubric/reward"), abs=1e-6)
+    assert logged(stock, "rubric/missing") == pytest.approx([12 / 56])  # seven, and 4, 22, 31, 40, 49 of 56
+    logged_rewards = list(stock._logs["rewards"]["rubric_reward"])
+    assert len(logged_rewards) == 8 and all(0 <= reward <= 1 for reward in logged_rewards)  # no NaN

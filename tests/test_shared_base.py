@@ -14,7 +14,7 @@ from claimwise.trainer.shared_base import SharedBaseJudge
 from claimwise.verifier import InputError
 from claimwise.verifier.judge import load_judge
 from grpo_runs import make_examples, policy, rubric_trainer, weights_of
-from peft import LoraConfig
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForImageTextToText
 
@@ -75,6 +75,22 @@ def test_the_policy_notices_nothing(assets, tmp_path):
         assert all(torch.equal(torch.as_tensor(v), torch.as_tensor(states[1][key][k])) for k, v in state.items())
 
 
+@pytest.mark.slow
+def test_a_checkpoint_holds_the_policy_alone_and_is_gone_on_with(assets, tmp_path):
+    """With both adapters in it, the policy's would begin anew from its first weights, silently."""
+    settings = {"save_strategy": "steps", "save_steps": 1, "learning_rate": 3e-3}
+    whole = on_the_base(assets, tmp_path / "whole", shared(assets), **settings)
+    whole.train()
+    checkpoint = tmp_path / "whole/checkpoint-1"
+    saved = load_file(checkpoint / "adapter_model.safetensors")
+    assert not [path for path in checkpoint.iterdir() if path.is_dir()] and len(saved) == 2 * 7 * 6  # A and B, layers
+    again = on_the_base(assets, tmp_path / "again", shared(assets), **settings)
+    again.train(resume_from_checkpoint=str(checkpoint))
+    wanted, found = weights_of(whole), weights_of(again)
+    assert wanted.keys() == found.keys() and all(wanted[name].equal(found[name]) for name in wanted)
+    assert any("verifier" in name for name in found)  # beside the policy in both, all the time
+
+
 def test_gradients_of_the_policy_outlive_a_judgement(assets, items, tmp_path):
     judge = shared(assets)
     trainer = on_the_base(assets, tmp_path, judge)
@@ -100,6 +116,13 @@ def test_what_cannot_be_shared_is_refused(assets, tmp_path):
             RubricGRPOConfig(output_dir=str(tmp_path), shared_base=True, **settings)
     with pytest.raises(InputError, match="not attached"):
         shared(assets).judge([])
+    base = AutoModelForImageTextToText.from_pretrained(assets / "base", dtype=torch.float32)
+    namesake = get_peft_model(base, CONFIG, adapter_name="verifier")
+    before = {name: weight.clone() for name, weight in namesake.state_dict().items()}
+    with pytest.raises(InputError, match="the policy's own adapter is named 'verifier'"):
+        shared(assets).attach(namesake)
+    after = namesake.state_dict()
+    assert all(weight.equal(after[name]) for name, weight in before.items())
 
 
 def test_an_adapter_whose_modules_do_not_match_is_refused(assets, tmp_path):

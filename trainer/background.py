@@ -51,11 +51,8 @@ class BackgroundTeacher:
                 future.set_result(self._answers(judged))
 
     def _answers(self, judged: Sequence[Judged]) -> list[Verdict]:
-        items = []
-        for example, rollout, verdict in judged:
-            criterion = next(c for c in example.criteria if c.id == verdict.criterion_id)
-            items.append((replace(example, criteria=(criterion,)), rollout))
         try:
+            items = [(_asked_alone(example, verdict.criterion_id), rollout) for example, rollout, verdict in judged]
             return [verdict for verdicts in ask_judge(self.teacher, items) for verdict in verdicts]
         except Exception as error:
             if len(judged) > 1:  # it may be one of them that the teacher cannot do
@@ -72,3 +69,12 @@ class BackgroundTeacher:
             )
             for v in verdicts
         ]  # fmt: skip
+
+
+def _asked_alone(example: Example, criterion_id: str) -> Example:
+    """The example with one criterion. Raises InputError where it has none of this id: a run may be gone on with after
+    its examples were changed."""
+    own = tuple(criterion for criterion in example.criteria if criterion.id == criterion_id)
+    if not own:
+        raise InputError(f"example {example.example_id!r} has no criterion {criterion_id!r} any more")
+    return replace(example, criteria=own)

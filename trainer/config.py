@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trl import GRPOConfig
@@ -18,6 +19,13 @@ _SEQUENCE_LEVEL = {
     "multi_objective_aggregation": ("sum_then_normalize", "the arm says how the parts are added"),
 }
 ACTIONS = ("warn", "escalate", "refresh", "stop")
+# TRL itself finds out in the first step that it does not know a value, when all is loaded, written and judged.
+_KNOWN = {
+    "loss_type": ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo"),
+    "importance_sampling_level": ("token", "sequence"),
+    "scale_rewards": ("group", "batch", "none"),
+    "multi_objective_aggregation": ("sum_then_normalize", "normalize_then_sum"),
+}
 _REFUSED_LOSSES = {"vespo": "it weighs whole sequences", "luspo": "it is not shown right with advantages per token"}
 
 
@@ -49,7 +57,9 @@ class RubricGRPOConfig(GRPOConfig):
     arm: str = field(default="prefix", metadata={"help": f"where credit goes: {', '.join(ARMS)}"})
     budget: str = field(default="paper", metadata={"help": "paper, release-sequence, release-prefix, or A,F,R"})
     pitfalls: str = field(default="veto", metadata={"help": f"what a pitfall does: {', '.join(PITFALLS)}"})
-    match_rms: bool = field(default=False, metadata={"help": "divide a batch's advantages by their RMS"})
+    match_rms: bool = field(
+        default=False, metadata={"help": "divide a batch's advantages by their RMS; never those of arm answer"}
+    )
     max_missing: float = field(default=0.5, metadata={"help": "stop when more of a step's verdicts are missing (0..1)"})
     sampled_verdicts: int = field(default=8, metadata={"help": "verdicts that go to the teacher per step"})
     on_alarm: str = field(default="warn", metadata={"help": f"when the judge has got worse: {', '.join(ACTIONS)}"})
@@ -72,9 +82,7 @@ class RubricGRPOConfig(GRPOConfig):
     )
 
     def __post_init__(self) -> None:
-        for name, allowed in (("arm", ARMS), ("pitfalls", PITFALLS), ("on_alarm", ACTIONS)):
-            if getattr(self, name) not in allowed:
-                raise InputError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(allowed)}")
+        self._check_known({"arm": ARMS, "pitfalls": PITFALLS, "on_alarm": ACTIONS})
         self._check_judge()
         self._check_watching()
         budget = resolve_budget(self.budget)
@@ -88,8 +96,23 @@ class RubricGRPOConfig(GRPOConfig):
             raise InputError("load_in_4bit is set, but 4-bit weights cannot be trained; set lora_r, say 16")
         self.reward_weights = [budget.answer + budget.rubric, budget.format]
         super().__post_init__()
+        self._check_known(_KNOWN)
+        self._check_resuming()
         if self.arm != "answer":
             self._refuse_sequence_level()
+
+    def _check_known(self, known: Mapping[str, Sequence[str]]) -> None:
+        for name, allowed in known.items():
+            if getattr(self, name) not in allowed:
+                raise InputError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(allowed)}")
+
+    def _check_resuming(self) -> None:
+        if self.resume_from_checkpoint is not None:
+            raise InputError(
+                "resume_from_checkpoint is set, but a run goes on from its last checkpoint by the same command; remove it"
+            )
+        if self.save_only_model:
+            raise InputError("save_only_model is set, and a run that is stopped could not go on; remove it")
 
     def _check_judge(self) -> None:
         if self.shared_base and not self.lora_r:
@@ -114,6 +137,8 @@ class RubricGRPOConfig(GRPOConfig):
                 raise InputError(f"teacher is the server {self.teacher}; set teacher_model, its model's name")
         elif self.teacher_model:
             raise InputError("teacher_model is set, but teacher is no server's address; set teacher, or remove it")
+        if self.sampled_verdicts < 0:
+            raise InputError(f"sampled_verdicts is {self.sampled_verdicts}; it must be at least 0, for nobody")
         if not 0 < self.bad_agreement < self.healthy_agreement < 1:
             raise InputError(
                 f"bad_agreement is {self.bad_agreement} and healthy_agreement {self.healthy_agreement}; it must be "

@@ -25,10 +25,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..verifier.errors import InputError
 from ..verifier.schema import Criterion
@@ -47,11 +48,12 @@ __all__ = [
     "Rewards",
     "ScoredResponse",
 ]
-__all__ += ["Term", "criterion_weights", "resolve_budget", "token_advantages"]
+__all__ += ["Term", "criterion_weights", "matched", "resolve_budget", "token_advantages"]
 
 Arm = Literal["answer", "scalar", "scalar-z", "component", "prefix", "prefix-shuffled", "span"]
 ARMS: tuple[Arm, ...] = ("answer", "scalar", "scalar-z", "component", "prefix", "prefix-shuffled", "span")
 PLACEBO: Arm = "prefix-shuffled"
+PARTS = ("answer", "format")  # the terms that come first under every arm, before the rubric's
 MINIMAL_RMS = 1e-8  # advantages below it are rounding; dividing by it would blow them up
 
 
@@ -117,9 +119,10 @@ class GroupCredit:
     divisor: float  # what `match_rms` divided by; 1 where it did not
     by_component: bool  # whether every criterion is a term of its own
 
-    def added_by(self, names: Collection[str]) -> list[FloatArray]:
-        """What the terms of these names add to every token, (T,) per response."""
-        chosen = [term for term in self.terms if term.name in names]
+    def added_by(self, criteria: Collection[str]) -> list[FloatArray]:
+        """What the terms of these criteria add to every token, (T,) per response; where they have terms of their own. (A
+        criterion may be named like the answer's term.)"""
+        chosen = [term for term in self.terms[len(PARTS) :] if term.name in criteria]
         rows = [np.zeros(tokens) for tokens in self.scores.tokens_g]
         for term in chosen:
             for row, added, first, last in zip(rows, term.added_g, term.first_g, term.last_g, strict=True):
@@ -145,8 +148,15 @@ def resolve_budget(budget: str | Sequence[float]) -> Budget:
 def criterion_weights(criteria: Sequence[Criterion], pitfalls: PitfallSetting = "veto") -> dict[str, float]:
     """rho = |w| / sum of |w| over the credited criteria, by criterion id.
 
-    Raises InputError where that sum is zero, so a trainer can check its examples before the first step.
+    Raises InputError where that sum is zero, and where a weight is negative and no label says that this is a pitfall (its
+    failure would be rewarded), so a trainer can check its examples before the first step.
     """
+    for criterion in criteria:
+        if criterion.label is None and criterion.weight < 0:
+            raise InputError(
+                f"criterion {criterion.id!r} has the weight {criterion.weight:g} and no label; give it the label "
+                "PITFALL, or a weight that is not negative"
+            )
     credited = [criterion for criterion in criteria if is_credited(criterion, pitfalls)]
     largest = max((abs(criterion.weight) for criterion in credited), default=0.0)
     if largest == 0:
@@ -201,6 +211,16 @@ def token_advantages(
     )
 
 
+def matched(credits: Sequence[GroupCredit], masks: Sequence[NDArray[np.bool_]]) -> list[GroupCredit]:
+    """The credits of a batch divided by the root mean square of all their advantages, unless that is below 1e-8. `masks`:
+    which tokens count in it, a row (T,) per response."""
+    rows = [row for credit in credits for row in credit.advantages]
+    squares = sum(float(np.square(row[mask]).sum()) for row, mask in zip(rows, masks, strict=True))
+    rms = (squares / max(sum(int(mask.sum()) for mask in masks), 1)) ** 0.5
+    divisor = rms if rms >= MINIMAL_RMS else 1.0
+    return [replace(c, advantages=[a / divisor for a in c.advantages], divisor=divisor) for c in credits]
+
+
 def _terms_of_parts(arm: Arm, budget: Budget, scores: GroupScores, rubric_g: FloatArray) -> tuple[Term, ...]:
     """The arms that keep the rubric in one piece; every term covers the whole response."""
     values_gk = np.stack([scores.answer_g, scores.format_g, rubric_g], axis=1)
@@ -213,8 +233,8 @@ def _terms_of_components(
     arm: Arm, budget: Budget, scores: GroupScores, weights: dict[str, float], last_gj: IntArray
 ) -> tuple[Term, ...]:
     """The arms with a term for each criterion: everywhere, up to its span's end, or within its span."""
-    values = {"answer": scores.answer_g, "format": scores.format_g}
-    terms = [_whole(name, getattr(budget, name), u_g, z_scores(u_g), scores) for name, u_g in values.items()]
+    values = zip(PARTS, (scores.answer_g, scores.format_g), strict=True)
+    terms = [_whole(name, getattr(budget, name), u_g, z_scores(u_g), scores) for name, u_g in values]
     z_gj = z_scores(scores.holds_gj)
     for j, (criterion_id, rho) in enumerate(weights.items()):
         term = _whole(criterion_id, budget.rubric * rho, scores.holds_gj[:, j], z_gj[:, j], scores)
@@ -245,9 +265,9 @@ def _whole(name: str, share: float, value_g: FloatArray, z_g: FloatArray, scores
 
 
 def _add_up(terms: tuple[Term, ...], tokens_g: IntArray) -> tuple[list[FloatArray], dict[str, float]]:
-    """The advantages, and the RMS of each part. Terms 0 and 1, answer and format, always cover whole responses."""
-    answer_g, format_g = (term.added_g for term in terms[:2])
-    added = [(term.added_g, term.first_g, term.last_g + 1) for term in terms[2:]]
+    """The advantages, and the RMS of each part. The first terms, answer and format, always cover whole responses."""
+    answer_g, format_g = (term.added_g for term in terms[: len(PARTS)])
+    added = [(term.added_g, term.first_g, term.last_g + 1) for term in terms[len(PARTS) :]]
     squares = {"rubric": 0.0, "advantage": 0.0}
     advantages = []
     for g, tokens in enumerate(tokens_g):

@@ -3,7 +3,8 @@
 In: the judgements and credits of all processes, the advantages as they were used, and the tokens that bear loss. Out: a
 flat dictionary. By group of criteria (VF, RC, IF, PITFALL): the share of yes, of spans located and of missing verdicts;
 where the rubric is credited by criterion, also the share of components without spread, the fallbacks, the root mean
-square beside the answer's, and the mean advantage by position decile (of the response's tokens).
+square beside the answer's, and the mean advantage by position decile (of the response's tokens), as it was used: what
+the answer, the format and the dimensions add makes up the whole.
 """
 
 from __future__ import annotations
@@ -67,11 +68,12 @@ def _component_figures(
     figures = {f"rubric/{name}/no_spread": 1 - _mean(spread), f"rubric/{name}/fallbacks": float(fallbacks)}
     if all(credit.by_component for credit in credits):
         ids = [{c.id for c in s.criteria if (c.group or "other") == name} for s in scores]
-        rows = [row for credit, own in zip(credits, ids, strict=True) for row in credit.added_by(own)]
-        everything = np.concatenate(rows)
+        by_credit = [credit.added_by(own) for credit, own in zip(credits, ids, strict=True)]
+        everything = np.concatenate([row for rows in by_credit for row in rows])
         rms = float(everything @ everything / max(len(everything), 1)) ** 0.5
         figures[f"rubric/{name}/to_answer_rms"] = _ratio(rms, answer_rms)
-        figures |= tenths.means(f"rubric/{name}/advantage", rows)
+        used = [row / credit.divisor for credit, rows in zip(credits, by_credit, strict=True) for row in rows]
+        figures |= tenths.means(f"rubric/{name}/advantage", used)
     return figures
 
 

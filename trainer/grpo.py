@@ -26,13 +26,13 @@ from .actions import AlarmActions, check_actions
 from .config import RubricGRPOConfig
 from .credit import (
     ARMS,
-    MINIMAL_RMS,
     PLACEBO,
     Arm,
     GroupCredit,
     PitfallSetting,
     ScoredResponse,
     criterion_weights,
+    matched,
     token_advantages,
 )
 from .credit_log import credit_figures, verdict_figures
@@ -135,6 +135,7 @@ class RubricGRPOTrainer(ResumableGRPOTrainer):
         if generations > 1:  # an evaluation may take one response per example: nothing to compare it with
             credits = self._credit(self._judged, self._rewards_nk[:, :2].tolist(), generations)
             masks = self._loss_masks(output, len(inputs))
+            credits = self._matched(credits, masks)
             used = self._use(output, credits, masks, len(inputs))
             figures |= credit_figures(credits, used, masks)
             if mode == "train" and self.args.process_index == 0:
@@ -214,6 +215,13 @@ class RubricGRPOTrainer(ResumableGRPOTrainer):
             )
         return credits
 
+    def _matched(
+        self, credits: Sequence[GroupCredit], masks: Sequence[np.ndarray], arm: str | None = None
+    ) -> Sequence[GroupCredit]:
+        """Divided as `match_rms` says; never TRL's own, those of arm `answer`."""
+        divides = self.settings.match_rms and (arm or self.settings.arm) != "answer"
+        return matched(credits, masks) if divides else credits
+
     def _keep_a_group(self, used: Sequence[FloatArray], masks: Sequence[np.ndarray], generations: int) -> None:
         """At some steps writes the first group of all, with what was `used` of it and its credit under the other arms."""
         step, args = self.state.global_step, self.settings
@@ -224,13 +232,9 @@ class RubricGRPOTrainer(ResumableGRPOTrainer):
         credits = {}
         for arm in ARMS:
             if arm == args.arm or arm != PLACEBO:
-                groups = self._credit(needed, rewards, generations, arm)
-                rows = [row for credit in groups for row in credit.advantages]
-                divisor = _root_mean_square(rows, masks) if args.match_rms and arm != "answer" else 1.0
-                own = used if arm == args.arm else [row / divisor for row in rows]
-                credits[arm] = replace(groups[0], advantages=list(own[:generations]), divisor=divisor)
+                credits[arm] = self._matched(self._credit(needed, rewards, generations, arm), masks, arm)[0]
         if args.arm == "answer":  # TRL's own advantages, which are no sum of our terms
-            credits["answer"] = replace(credits["answer"], terms=())
+            credits["answer"] = replace(credits["answer"], advantages=list(used[:generations]), terms=())
         first = self._judged[:generations]
         group = [
             JudgedResponse(j.rollout, j.verdicts, _scored_response(j, *own))
@@ -255,9 +259,6 @@ class RubricGRPOTrainer(ResumableGRPOTrainer):
             advantages_n = cast(torch.Tensor, self.accelerator.gather(output["advantages"])).tolist()
             return [np.full(len(mask), advantage) for mask, advantage in zip(masks, advantages_n, strict=True)]
         rows = [row for credit in credits for row in credit.advantages]
-        if self.settings.match_rms:
-            divisor = _root_mean_square(rows, masks)
-            rows = [row / divisor for row in rows]
         advantages_bt = torch.zeros(output["completion_ids"].shape, device=output["completion_ids"].device)
         for row, advantages in enumerate(rows[self._local(count)]):
             advantages_bt[row, : len(advantages)] = torch.from_numpy(advantages)
@@ -267,13 +268,6 @@ class RubricGRPOTrainer(ResumableGRPOTrainer):
             logged.pop()
         logged.extend(float(row.mean()) if len(row) else 0.0 for row in rows)
         return rows
-
-
-def _root_mean_square(rows: Sequence[FloatArray], masks: Sequence[np.ndarray]) -> float:
-    """Over all loss-bearing tokens; 1 where it is next to nothing."""
-    squares = sum(float(np.square(row[mask]).sum()) for row, mask in zip(rows, masks, strict=True))
-    rms = (squares / max(sum(int(mask.sum()) for mask in masks), 1)) ** 0.5
-    return rms if rms >= MINIMAL_RMS else 1.0
 
 
 def _as_seen(row: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,6 @@ alarms.
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -78,8 +77,7 @@ class InLoopAgreement:
         if self._started:
             return
         self._started = True
-        samples, owed = self.files.read(step)
-        self._cut_escalated(step)
+        samples, owed, self.escalated = self.files.read(step)
         self.files.rewrite("alarms.jsonl", ()) if self.folder.is_dir() else None
         self._take(samples)
         self._ask_again(owed)
@@ -174,16 +172,9 @@ class InLoopAgreement:
             chosen = []
             for one in rows:
                 rollout = rollouts[one.judge.rollout_id]
-                chosen.append((self.examples[rollout.example_id], rollout, one.judge))
+                example = self.examples.get(rollout.example_id) or Example(rollout.example_id, "", ())  # gone since
+                chosen.append((example, rollout, one.judge))
             self._pending.append((rows, self.teacher.ask(chosen)))
-
-    def _cut_escalated(self, step: float) -> None:
-        path = self.folder / "escalated.jsonl"
-        lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.is_file() else []
-        rows = [row for row in map(json.loads, lines) if row["step"] < step]
-        self.escalated = len(rows)
-        if lines:
-            self.files.rewrite("escalated.jsonl", rows)
 
     def close(self) -> dict[str, Any]:
         """Waits for what the teacher owes, with a bar; overall weighted figures and the number of sampled verdicts. After

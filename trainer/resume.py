@@ -3,7 +3,8 @@
 TRL leaves two things out of a checkpoint. The order of the prompts starts again from the seed, so a run resumed in its
 second epoch would see the first epoch's order. And completions that serve several optimizer steps (`num_iterations` or
 `steps_per_generation` above one) are lost when the checkpoint falls between those steps. Here the order is wound
-forward, and such completions are stored with the checkpoint, a file per process.
+forward, and such completions are stored with the checkpoint, a file per process. A verifier that shares the policy's
+base is no part of a checkpoint.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOTrainer
 
 from ..verifier.errors import InputError
+from .shared_base import verifier_left_out
 
 
 class ResumableGRPOTrainer(GRPOTrainer):
@@ -38,6 +40,10 @@ class ResumableGRPOTrainer(GRPOTrainer):
         inputs = self._buffered_inputs if self._step % self._generate_every else None
         torch.save({"step": self._step, "inputs": inputs}, self._completions_of(folder))
         super()._save_checkpoint(model, trial)  # ends with the trainer's state, which marks the checkpoint as whole
+
+    def _save(self, output_dir=None, state_dict=None):
+        with verifier_left_out(self.accelerator.unwrap_model(self.model)):
+            super()._save(output_dir, state_dict)
 
     def _load_optimizer_and_scheduler(self, checkpoint):
         super()._load_optimizer_and_scheduler(checkpoint)

@@ -1,7 +1,8 @@
 """Rewards by rule, as plain TRL reward functions: the final answer, and the form of the response.
 
 In: completions (text, or TRL's conversations) and the column `answer`. Out: a number per completion, or None where no
-rule can decide; None is missing, never 0.
+rule can decide: missing, never 0. Stock TRL, whose advantages arm `answer` leaves as they are, counts it as 0 beside
+rewards that are known; so give it answers that rules can compare, or a judge.
 """
 
 from __future__ import annotations

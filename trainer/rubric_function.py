@@ -4,7 +4,9 @@
                 prompts_of(examples))
 
 In: TRL's completions and the columns of `prompts_of`. Out: R_rub = sum_j rho_j s_j per completion, 0..1, or None where no
-criterion could be judged. With both in one group and pitfalls "off", stock GRPO with these rewards is the arm `scalar`.
+criterion of any of the example's completions could be judged. With both in one group and pitfalls "off", stock GRPO with
+these rewards is the arm `scalar`, as long as each answer can be compared: a None beside rewards that are known counts as
+0 in TRL's sum.
 """
 
 from __future__ import annotations
@@ -26,10 +28,11 @@ from .rewards import completion_text
 def rubric_reward(judge: Judge, pitfalls: PitfallSetting = "veto", max_missing: float = 0.5) -> Callable:
     """A reward function named `rubric_reward`. It judges the completions of its own process.
 
-    A missing verdict takes the mean of that criterion over the example's completions in the call, so that failing to be
-    judged is neither good nor bad. A confirmed pitfall makes the reward 0 (`veto`); the answer's reward is another
-    function, which it does not touch. Raises InputError when more than the share `max_missing` of a call's verdicts is
-    missing, and where the columns are not those of `prompts_of`.
+    A missing verdict takes the mean of that criterion over the example's completions in the call, and a completion of
+    which nothing could be judged the mean of their rewards, so that failing to be judged is neither good nor bad. A
+    confirmed pitfall makes the reward 0 (`veto`); the answer's reward is another function, which it does not touch.
+    Raises InputError when more than the share `max_missing` of a call's verdicts is missing, and where the columns are
+    not those of `prompts_of`.
     """
     calls = count()
 
@@ -76,14 +79,18 @@ def _rewards(
         for i, reward in zip(
             group, _rewards_of_group(criteria[group[0]], [rows[i] for i in group], pitfalls), strict=True
         ):
-            rewards[i] = None if np.isnan(reward) else float(reward)
+            rewards[i] = reward
     return rewards
 
 
-def _rewards_of_group(criteria: tuple[Criterion, ...], rows: Sequence[Sequence[Verdict]], pitfalls: PitfallSetting):
+def _rewards_of_group(
+    criteria: tuple[Criterion, ...], rows: Sequence[Sequence[Verdict]], pitfalls: PitfallSetting
+) -> list[float | None]:
     responses = [ScoredResponse([], verdicts={v.criterion_id: (v.verdict, None) for v in row}) for row in rows]
     if len(responses) == 1:  # a group needs two; the other knows nothing, so its mean is this one's
         responses.append(ScoredResponse([]))
     scores = score_group(criteria, responses, pitfalls)
     rubric_g = weighted_sum(scores.holds_gj, np.array(list(criterion_weights(criteria, pitfalls).values())))
-    return rubric_g[: len(rows)]
+    if np.isnan(rubric_g).all():
+        return [None] * len(rows)
+    return np.where(np.isnan(rubric_g), np.nanmean(rubric_g), rubric_g)[: len(rows)].tolist()

@@ -17,18 +17,9 @@ from ..verifier.schema import Example, Judge
 from .actions import refuse_stopped, stop_for
 from .config import RubricGRPOConfig
 from .grpo import RubricGRPOTrainer
+from .identity import identity
 from .policy import load_policy
 from .shared_base import on_the_policy
-
-RUN_KEYS = (
-    *("model", "examples", "verifier", "verifier_base", "teacher", "teacher_model", "arm", "budget", "pitfalls"),
-    *("learning_rate", "max_steps", "num_generations", "per_device_train_batch_size", "gradient_accumulation_steps"),
-    *("num_iterations", "beta", "loss_type", "temperature", "max_completion_length", "seed", "sampled_verdicts"),
-    *("lora_r", "lora_alpha", "load_in_4bit", "num_train_epochs", "steps_per_generation", "mask_truncated_completions"),
-    *("lr_scheduler_type", "warmup_steps", "weight_decay", "optim", "max_grad_norm", "epsilon", "epsilon_high", "bf16"),
-    *("top_p", "top_k", "eval_examples", "use_vllm", "world_size", "match_rms", "verifier_server", "shared_base"),
-    "cascade",
-)
 
 
 def train(
@@ -44,7 +35,7 @@ def train(
     evaluation, if there were any) and `in_loop/` (see `samples` and `alarms`). A finished folder is left as it is; an
     unfinished one is gone on with from its last checkpoint, one that an alarm stopped only under another `on_alarm`."""
     main = config.process_index == 0
-    folder = _open_together(config, main)
+    folder = _open_together(config, examples, eval_examples, main)
     finished = folder / "finished.json"
     if finished.is_file():
         return json.loads(finished.read_text())
@@ -52,17 +43,7 @@ def train(
     only_our_bars()
     set_seed(config.seed)
     model, peft_config = load_policy(config)
-    trainer = RubricGRPOTrainer(
-        model,
-        config,
-        examples,
-        judge,
-        teacher,
-        monitors,
-        eval_examples,
-        processing_class=load_processor(config.model),
-        peft_config=peft_config,
-    )
+    trainer = _trainer(config, model, peft_config, examples, judge, teacher, monitors, eval_examples)
     use_bar(trainer, f"GRPO {config.arm}", ["reward", "rubric/reward", "judge/agreement"])
     trainer.train(resume_from_checkpoint=_last_checkpoint(folder))
     if (shared := on_the_policy(judge)) is not None:
@@ -80,12 +61,32 @@ def train(
     return figures
 
 
-def _open_together(config: RubricGRPOConfig, main: bool) -> Path:
+def _trainer(config, model, peft_config, examples, judge, teacher, monitors, eval_examples) -> RubricGRPOTrainer:
+    """Raises InputError for what TRL refuses only now: settings that do not go together, a package that is missing."""
+    try:
+        return RubricGRPOTrainer(
+            model,
+            config,
+            examples,
+            judge,
+            teacher,
+            monitors,
+            eval_examples,
+            processing_class=load_processor(config.model),
+            peft_config=peft_config,
+        )
+    except (ValueError, ImportError, RuntimeError) as error:
+        raise InputError(" ".join(str(error).split())) from error
+
+
+def _open_together(
+    config: RubricGRPOConfig, examples: Sequence[Example], eval_examples: Sequence[Example], main: bool
+) -> Path:
     """The main process takes the folder; all processes go on, or all stop for its reason."""
     refusal: list[str | None] = [None]
     if main:
         try:
-            open_run(config.output_dir or "policy", {"command": "train", **{k: getattr(config, k) for k in RUN_KEYS}})
+            open_run(config.output_dir or "policy", identity(config, examples, eval_examples))
             refuse_stopped(Path(config.output_dir or "policy"), config.on_alarm)
         except InputError as error:
             refusal = [str(error)]

@@ -6,6 +6,7 @@ step waits for a long file:
     drawn.jsonl      what was drawn: step, weight, long, reward, and the judge's verdict
     samples.jsonl    the same with the teacher's verdict, as soon as it is there
     judge.jsonl  teacher.jsonl  rollouts.jsonl      the same as tables, which `claimwise agree` and `refresh` read
+    escalated.jsonl  what the teacher was asked in the judge's place: step, and both verdicts; its rollouts are there too
 """
 
 from __future__ import annotations
@@ -93,12 +94,15 @@ class SampleFiles:
         self.folder = folder
         self._rollouts: set[str] = set()  # ids on file
 
-    def read(self, before: float) -> tuple[list[Sample], list[Drawn]]:
-        """The samples of the steps before `before`, and what was drawn in them and is still owed. The files are cut down
-        to these: later steps are taken again. A last line that was cut off is left out."""
+    def read(self, before: float) -> tuple[list[Sample], list[Drawn], int]:
+        """The samples of the steps before `before`, what was drawn in them and is still owed, and how many verdicts were
+        escalated. The files are cut down to these: later steps are taken again. A last line that was cut off is left
+        out."""
         drawn = [Drawn(**row) for row in self._rows("drawn.jsonl", ("judge",)) if row["step"] < before]
         samples = [Sample(**row) for row in self._rows("samples.jsonl", ("judge", "teacher")) if row["step"] < before]
-        answered, kept = {sample.key for sample in samples}, {one.judge.rollout_id for one in drawn}
+        escalated = [row for row in _lines(self.folder / "escalated.jsonl") if row["step"] < before]
+        answered = {sample.key for sample in samples}
+        kept = {one.judge.rollout_id for one in drawn} | {row["judge"]["rollout_id"] for row in escalated}
         rollouts = [row for row in _lines(self.folder / "rollouts.jsonl") if row["rollout_id"] in kept]
         self._rollouts = {row["rollout_id"] for row in rollouts}
         if self.folder.is_dir():
@@ -107,7 +111,8 @@ class SampleFiles:
             self.rewrite("judge.jsonl", (_table_row(sample.judge) for sample in samples))
             self.rewrite("teacher.jsonl", (_table_row(sample.teacher) for sample in samples))
             self.rewrite("rollouts.jsonl", rollouts)
-        return samples, [one for one in drawn if one.key not in answered]
+            self.rewrite("escalated.jsonl", escalated)
+        return samples, [one for one in drawn if one.key not in answered], len(escalated)
 
     def add_drawn(self, drawn: Sequence[Drawn], rollouts: Sequence[Rollout]) -> None:
         self.add_rollouts(rollouts)

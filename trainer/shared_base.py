@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +49,12 @@ class SharedBaseJudge:
         self._model: Any = None
 
     def attach(self, policy: Any) -> None:
-        """Loads the adapter beside the policy's. Raises InputError where the policy has none of its own, where its
-        weights are spread over processes, and where a weight of the adapter finds no place."""
+        """Loads the adapter beside the policy's. Raises InputError where the policy has none of its own or one of the
+        same name, where its weights are spread over processes, and where a weight of the adapter finds no place."""
         if not isinstance(policy, PeftModel):
             raise InputError("shared_base: the policy trains all its weights, so they are no base to share; set lora_r")
+        if ADAPTER in policy.peft_config:  # PEFT would load the verifier's weights into it without a word
+            raise InputError(f"shared_base: the policy's own adapter is named {ADAPTER!r}; give it another name")
         if is_deepspeed_zero3_enabled():
             raise InputError(
                 "shared_base: ZeRO stage 3 spreads the base over processes; take stage 2, or a judge apart"
@@ -81,6 +84,21 @@ def on_the_policy(judge: Judge | None) -> SharedBaseJudge | None:
     """The judge, or a cascade's first one, that wants the policy's base."""
     own = judge.first if isinstance(judge, CascadeJudge) else judge
     return own if isinstance(own, SharedBaseJudge) else None
+
+
+@contextmanager
+def verifier_left_out(policy: Any) -> Iterator[None]:
+    """What is saved meanwhile is the policy alone. A checkpoint that held both adapters would be gone on with by the
+    verifier's and without the policy's: transformers then reads those in folders below it and no other."""
+    if not isinstance(policy, PeftModel) or ADAPTER not in policy.peft_config:
+        yield
+        return
+    own = [name for name in policy.peft_config if name != ADAPTER]
+    policy.save_pretrained = partial(policy.save_pretrained, selected_adapters=own)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del policy.save_pretrained  # back to the class's
 
 
 @contextmanager

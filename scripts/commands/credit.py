@@ -34,8 +34,8 @@ example, to copy (the second response is wrong, and says so in its first sentenc
   claimwise credit group.json --arm prefix --budget paper
 
 input, such as groups/step*.json in the folder of a GRPO run:
-  criteria   weight: any number; label: ESSENTIAL, IMPORTANT, OPTIONAL, PITFALL or null; dimension: VF, RC, IF or null;
-             yes_means, for a pitfall: committed (default) or avoided
+  criteria   weight: a number, below 0 for a pitfall; label: ESSENTIAL, IMPORTANT, OPTIONAL, PITFALL or null;
+             dimension: VF, RC, IF or null; yes_means, for a pitfall: committed (default) or avoided
   responses  token_offsets: the characters [start, end) of each token, in order; answer: 0, 1 or null; format: 0..1 or
              null; verdicts: true, false or null by criterion id, each with its span of characters [start, end) or null
              (no span: the criterion credits the whole response; no entry: missing, as null is)

@@ -31,7 +31,9 @@ Settings come from a YAML recipe and from flags, which win. The most used:
                             what to do when the judge no longer agrees with the teacher (default: warn): only say so;
                             ask the teacher in place of the uncertain verdicts (--escalate_budget in all); write what
                             another round of distillation needs, with its command; or stop with an error
-  --arm answer|scalar|scalar-z|component|prefix|span         where credit goes (default: prefix; placebo: prefix-shuffled)
+  --arm answer|scalar|scalar-z|component|prefix|span
+                            where credit goes (default: prefix; placebo: prefix-shuffled); answer is stock GRPO: no
+                            rubric, no veto, and an answer that cannot be compared counts as 0
   --budget paper|release-sequence|release-prefix|A,F,R       shares of answer, format and rubric
   --pitfalls veto|veto-answer|criterion|off
   --lora_r N                train a LoRA adapter of this rank (default 0: all weights); with --load_in_4bit true: QLoRA
@@ -77,6 +79,11 @@ def run(config) -> dict:
         raise InputError("the setting examples is empty; give the path of an example table")
     examples = read_examples(config.examples)
     eval_examples = read_examples(config.eval_examples) if config.eval_examples else []
+    if config.teacher and not config.verifier:
+        raise InputError(
+            f"teacher is {config.teacher}, but there is no verifier whose verdicts it could check; set verifier, or "
+            "--teacher ''"
+        )
     teacher = _teacher(config)
     judge = _cascade(config) if config.cascade else _verifier(config)
     monitors = []
