@@ -188,13 +188,7 @@ def load_judge(
         return _cascade(adapter, cascade, teacher, max_calls, (mode, base, max_packed_tokens, dtype), where)
     if str(adapter).startswith("vllm:"):
         adapter, backend = str(adapter).removeprefix("vllm:"), "vllm"
-    if backend not in ("transformers", "vllm"):
-        raise InputError(f"there is no backend {backend!r}; take transformers or vllm, or give the address of a server")
-    if server is not None and backend == "vllm":
-        raise InputError("a judge runs either behind a server or in vLLM here; give one of the two")
-    if mode not in (None, *MODES):
-        raise InputError(f"there is no mode {mode!r}; take {' or '.join(MODES)}")
-    _check_place(dtype, device, server is not None, backend == "vllm")
+    _check_settings(mode, dtype, device, backend, server)
     if adapter is None:
         return _quoting(mode or "image", server, model, settings)
     card, path = checked(adapter, mode, base)
@@ -212,8 +206,15 @@ def load_judge(
     return _in_transformers(card, adapter, path, max_packed_tokens, dtype, device)
 
 
-def _check_place(dtype: Any, device: Any, behind_server: bool, in_vllm: bool) -> None:
-    """Refuses a precision or a device that is none, or that a judge would not follow."""
+def _check_settings(mode: Any, dtype: Any, device: Any, backend: str, server: str | None) -> None:
+    """Refuses values that there are not, and those that a judge in its place would not follow."""
+    behind_server, in_vllm = server is not None, backend == "vllm"
+    if backend not in ("transformers", "vllm"):
+        raise InputError(f"there is no backend {backend!r}; take transformers or vllm, or give the address of a server")
+    if behind_server and in_vllm:
+        raise InputError("a judge runs either behind a server or in vLLM here; give one of the two")
+    if mode not in (None, *MODES):
+        raise InputError(f"there is no mode {mode!r}; take {' or '.join(MODES)}")
     if device is not None and (behind_server or in_vllm):
         raise InputError(f"device = {device!r}: only a verifier in transformers takes that; leave it out")
     if dtype != "auto" and behind_server:
