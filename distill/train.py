@@ -195,9 +195,10 @@ def add_adapter(vlm: VisionLanguageModel, config: DistillConfig) -> str:
 
 
 def temperature_on(teacher: Sequence[Verdict], own: Sequence[Verdict]) -> float:
-    """The temperature that makes the judge's P(yes), made at temperature 1, most likely on the teacher's verdicts."""
-    p = torch.tensor([v.p_yes for v in own], dtype=torch.float64).clamp(1e-9, 1 - 1e-9)
-    return fit_temperature(torch.logit(p).numpy(), [bool(v.verdict) for v in teacher])
+    """The temperature that makes the judge's P(yes), made at temperature 1, most likely on the teacher's verdicts.
+    Missing verdicts say nothing of it."""
+    p = torch.tensor([float("nan") if v.p_yes is None else v.p_yes for v in own], dtype=torch.float64)
+    return fit_temperature(torch.logit(p.clamp(1e-9, 1 - 1e-9)).numpy(), [v.verdict for v in teacher])
 
 
 def save_adapter(vlm: VisionLanguageModel, card: VerifierCard, folder: Path) -> None:

@@ -121,6 +121,8 @@ def test_the_temperature_is_the_most_likely_one():
     own = [Verdict("e1", f"r{i}", "c1", "verifier", "text", True, p_yes=p_yes) for i in range(4)]
     teacher = [verdict(f"r{i}", "c1", i > 0) for i in range(4)]
     assert temperature_on(teacher, own) == pytest.approx(2 / math.log(3), abs=1e-3)
+    own.append(Verdict("e1", "r4", "c1", "verifier", "text", None, error="context: too long"))  # which says nothing
+    assert temperature_on([*teacher, verdict("r4", "c1", True)], own) == pytest.approx(2 / math.log(3), abs=1e-3)
 
 
 def test_patience_without_evaluations_is_refused(tiny_base, tables, tmp_path):

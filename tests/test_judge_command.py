@@ -69,7 +69,7 @@ def test_what_the_judge_command_refuses(world, tmp_path, capsys):
     flags = judge_flags(world / "image", world / "validation", tmp_path / "v.jsonl")
     cases = {
         "is a verifier for image mode; it cannot judge in text mode": [*flags, "--mode", "text"],
-        "more than max_packed_tokens = 20": [*flags, "--max-packed-tokens", "20"],
+        "tokens, max_packed_tokens is 20": [*flags, "--max-packed-tokens", "20"],
         "there is no adapter folder": judge_flags(world / "none", world / "validation", tmp_path / "v.jsonl"),
         "examples.jsonl: there is no such file": judge_flags(world / "image", world / "none", tmp_path / "v.jsonl"),
         "is no folder, nor found on the Hub": [*flags, "--base", "no/such-base"],

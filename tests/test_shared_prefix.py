@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 import torch
-from claimwise.verifier import InputError, packed
+from claimwise.verifier import packed
 from claimwise.verifier.batching import Row, batches, runs, siblings
 from claimwise.verifier.judge import base_judge, load_judge
 from claimwise.verifier.model import VisionLanguageModel, load_model
@@ -188,18 +188,27 @@ def test_what_does_not_fit_alone_is_split_by_criterion(base, items):
     assert 2 <= len(fed.packs) <= 4 and sum(tokens - own for _, tokens, _ in fed.packs) == sum(lengths)
 
 
-def test_a_criterion_that_does_not_fit_is_refused_with_its_length(base, items):
-    """trl#5927: never cut. The longest needs one token more than there is."""
+def test_a_criterion_that_does_not_fit_is_missing_with_its_length(base, items):
+    """trl#5927: never cut. The longest needs one token more than there is; the others are judged as ever."""
     example, rollout = items[0]
-    needed = max(
+    lengths = [
         len(base.tree(example, rollout.response, [base.encoder.branch(c.text)], "image")) for c in example.criteria
-    )
+    ]
+    needed = max(lengths)
     judge = base_judge(base, "image", "base", readings=True)
+    whole = judge.judge(items)
     judge.max_packed_tokens = needed - 1
-    with pytest.raises(InputError, match=f"needs {needed} tokens, more than max_packed_tokens = {needed - 1}"):
-        judge.judge([items[0]])
+    told = f"context: the prompt needs {needed} tokens, max_packed_tokens is {needed - 1}"
+    found = judge.judge([items[0]])
+    assert [v.error for v in found] == [told if length == needed else None for length in lengths]
+    for verdict, alone, length in zip(found, whole, lengths, strict=False):
+        if length < needed:
+            assert (verdict.verdict, verdict.span_start) == (alone.verdict, alone.span_start)
+            assert verdict.p_yes == pytest.approx(alone.p_yes, abs=1e-4)
     judge.max_packed_tokens = needed
-    assert len(judge.judge([items[0]])) == 7
+    assert not any(v.error for v in judge.judge([items[0]]))
+    judge.max_packed_tokens = min(map(len, (base.tree(e, r.response, [], "image") for e, r in items)))
+    assert all(v.error.startswith("context") and v.verdict is v.p_yes is None for v in judge.judge(items))
 
 
 @given(st.lists(st.integers(1, 20), min_size=1), st.integers(20, 60))

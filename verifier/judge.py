@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, overload
 import torch
 
 from .adapter import MERGED, VerifierCard, check_base, read_card
-from .answers import VerifierJudge
+from .answers import Missing, VerifierJudge
 from .batching import Row, batches, runs, siblings
 from .cache import Desk, VerdictCache, question_keys
 from .cascade import CascadeJudge, band_for
@@ -24,7 +24,7 @@ from .model import VisionLanguageModel, adapter_hash, base_hash, load_model
 from .packed import Answer, answer_trees
 from .probe import check_effect, check_modules
 from .prompt import prompt_hash
-from .schema import MODES, Criterion, Example, Judge, Mode, Rollout, Verdict
+from .schema import MODES, Example, Judge, Mode, Rollout, Verdict
 from .sentences import LABELS, NO_SENTENCE, split_sentences
 from .shared_prefix import Opening
 from .tree import Tree
@@ -41,9 +41,9 @@ class PackedJudge(VerifierJudge):
     pass that goes on from there; several responses make a batch.
 
     `max_packed_tokens` bounds one batch, padding included, but for the few tokens that are decoded; a response whose
-    criteria exceed it alone is judged in several passes, never cut. A question that comes twice in a call is answered
-    once. With a `cache`, which wants a model whose weights stay as they are, so is one that comes again in a later call;
-    `adapter` identifies the weights there.
+    criteria exceed it alone is judged in several passes, never cut; a criterion that exceeds it alone has a missing
+    verdict that says so. A question that comes twice in a call is answered once. With a `cache`, which wants a model
+    whose weights stay as they are, so is one that comes again in a later call; `adapter` identifies the weights there.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class PackedJudge(VerifierJudge):
         model: VisionLanguageModel,
         card: VerifierCard,
         max_packed_tokens: int = MAX_PACKED_TOKENS,
-        cache: VerdictCache[Answer] | None = None,
+        cache: VerdictCache[Answer | Missing] | None = None,
         adapter: str = "",
     ):
         super().__init__(card, model.encoder)
@@ -64,13 +64,13 @@ class PackedJudge(VerifierJudge):
         """The same, a list per item, in order, as batches finish. Siblings are judged together: tables in which they
         stand together flow evenly."""
         self.model.model.eval()
-        desk: Desk[Answer] = Desk([len(example.criteria) for example, _ in items], self.cache)
+        desk: Desk[Answer | Missing] = Desk([len(example.criteria) for example, _ in items], self.cache)
         asked = batches(self._rows(items, desk), self.max_packed_tokens)
         for index, answers in desk.settle(pair for batch in asked for pair in self._answer(batch)):
             yield self._verdicts(*items[index], answers)
         self.repeats += desk.repeats
 
-    def _rows(self, items: Sequence[tuple[Example, Rollout]], desk: Desk[Answer]) -> Iterator[Row]:
+    def _rows(self, items: Sequence[tuple[Example, Rollout]], desk: Desk[Answer | Missing]) -> Iterator[Row]:
         """What has to be asked, siblings together."""
         for group in siblings(items):
             example = items[group[0]][0]
@@ -83,24 +83,23 @@ class PackedJudge(VerifierJudge):
                 asked = desk.ask(index, keys)
                 if asked:
                     opening = Opening(self.model.opening(example, self.mode)) if opening is None else opening
-                    criteria = [example.criteria[k] for k in asked]
-                    yield from self._split(opening, rollout, criteria, [keys[k] for k in asked])
+                    yield from self._split(opening, rollout, {keys[k]: texts[k] for k in asked}, desk)
 
-    def _split(self, opening: Opening, rollout: Rollout, criteria: Sequence[Criterion], keys) -> Iterator[Row]:
-        """Rows of one response; more than one where its criteria do not fit together."""
+    def _split(self, opening: Opening, rollout: Rollout, criteria: dict[bytes, str], desk) -> Iterator[Row]:
+        """Rows of one response; more than one where its criteria do not fit together, none of what does not fit alone."""
         encoder, sentences = self.model.encoder, split_sentences(rollout.response)
         own = encoder.response(rollout.response, sentences)
         labels = [encoder.label_ids[label] for label in (NO_SENTENCE, *LABELS[: len(sentences)])]
-        branches = [self._branch(criterion.text) for criterion in criteria]
-        room = self.max_packed_tokens - len(opening) - len(own)
-        for criterion, branch in zip(criteria, branches, strict=True):
-            if len(branch) > room:
-                needed = self.max_packed_tokens - room + len(branch)
-                raise InputError(
-                    f"criterion {criterion.id!r} of rollout {rollout.rollout_id!r} needs {needed} tokens, more than "
-                    f"max_packed_tokens = {self.max_packed_tokens}"
-                )
-        for part in runs([len(branch) for branch in branches], room):
+        shared, most, fitting = len(opening) + len(own), self.max_packed_tokens, {}
+        for key, text in criteria.items():
+            branch = self._branch(text)
+            if shared + len(branch) <= most:
+                fitting[key] = branch
+            else:
+                told = f"context: the prompt needs {shared + len(branch)} tokens, max_packed_tokens is {most}"
+                desk.take(key, Missing(told))
+        keys, branches = list(fitting), list(fitting.values())
+        for part in runs([len(branch) for branch in branches], most - shared) if fitting else []:
             yield Row(opening, Tree(own, branches[part]), labels, keys[part])
 
     def _answer(self, batch: Sequence[Row]) -> Iterator[tuple[bytes, Answer]]:
