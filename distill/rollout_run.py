@@ -1,19 +1,18 @@
 """One run of sampling: several policies and temperatures in one table, in an order and with seeds that do not depend on
 interruptions.
 
-    with PartFile("rollouts.parquet", plan.settings(examples)) as part:
+    with open_part("rollouts.parquet", plan, examples) as part:
         refused = roll_out(plan, examples, part, open_backend)
-        write_rollouts("rollouts.parquet", part.finished(plan.jobs(examples)))
+        write_rollouts("rollouts.parquet", finished(part, plan.jobs(examples)))
         part.remove()
 
 Each finished response is a line of `rollouts.parquet.part` before the next is waited for. The same command reads it and
-asks for the rest; a part file of other settings is refused.
+asks for the rest.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import hashlib
 import json
 import math
@@ -26,11 +25,9 @@ from typing import Any
 from tqdm import tqdm
 
 from ..verifier.errors import InputError
+from ..verifier.part_file import PartFile
 from ..verifier.schema import Example, Rollout
 from .rollout_backends import Backend, Job, Refusal, Response
-
-FORMAT = 1
-_BEGINNING = b'{"part": '
 
 
 @dataclass(frozen=True)
@@ -82,92 +79,17 @@ def _digest(examples: Sequence[Example]) -> str:
     return digest.hexdigest()[:16]
 
 
-class PartFile:
-    """The finished responses of a run that is not: `OUT.part`, a line of settings and then a line for each rollout.
-
-    Raises InputError where the file is of other settings, is no such file, or is being written by another process.
-    """
-
-    def __init__(self, out: str | Path, settings: dict[str, Any]):
-        self.path = Path(f"{out}.part")
-        self.rows: dict[str, Rollout] = {}
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self.path.open("a+b", buffering=0)  # nothing is left to be written when a write has failed
-        except OSError as error:
-            raise InputError(f"{self.path}: it cannot be written ({error})") from None
-        try:
-            self._lock()
-            self._read(settings)
-        except InputError:
-            self._file.close()
-            raise
-
-    def __enter__(self) -> PartFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if not self.rows:
-            self.path.unlink(missing_ok=True)  # no work is in it, and a mistyped policy would stay in the settings
-        self._file.close()
-
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # given back when the file is closed, or we die
-        except OSError:
-            raise InputError(f"{self.path}: another process writes it; wait for it, or give another --out") from None
-
-    def _read(self, settings: dict[str, Any]) -> None:
-        """Reads what is there and cuts off a last line that did not get whole; a file without rows is begun anew."""
-        self._file.seek(0)
-        content = self._file.read()
-        *lines, torn = content.split(b"\n")
-        if len(lines) < 2 and content[: len(_BEGINNING)] == _BEGINNING[: len(content)]:
-            self._file.truncate(0)
-            self._write({"part": FORMAT, "settings": settings})  # as _BEGINNING says
-            return
-        try:
-            header = json.loads(lines[0])
-            found = header["settings"] if header["part"] == FORMAT else None
-            rows = [Rollout(**json.loads(line)) for line in lines[1:]]
-        except (ValueError, LookupError, TypeError):
-            raise InputError(f"{self.path} is no unfinished table of ours; remove it, or give another --out") from None
-        _refuse_other(self.path, found or {}, settings)
-        self.rows = {row.rollout_id: row for row in rows}
-        if torn:
-            self._file.truncate(self._file.tell() - len(torn))
-
-    def add(self, rollout: Rollout) -> None:
-        """Kept from here on, whatever ends the process."""
-        self._write(dataclasses.asdict(rollout))
-        self.rows[rollout.rollout_id] = rollout
-
-    def _write(self, row: dict[str, Any]) -> None:
-        try:
-            line = json.dumps(row).encode() + b"\n"
-            while line:
-                line = line[self._file.write(line) :]
-        except OSError as error:
-            raise InputError(f"{self.path}: it cannot be written ({error}); the same command goes on") from None
-
-    def finished(self, jobs: Iterable[Job]) -> list[Rollout]:
-        """The rollouts that are there, in the order of the jobs."""
-        return [self.rows[job.rollout_id] for job in jobs if job.rollout_id in self.rows]
-
-    def remove(self) -> None:
-        """Once the table is there."""
-        self.path.unlink()
+def open_part(out: str | Path, plan: Plan, examples: Sequence[Example]) -> PartFile[Rollout]:
+    return PartFile(out, plan.settings(examples), Rollout, "rollout_id")
 
 
-def _refuse_other(path: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:
-    differing = sorted(key for key in found.keys() | wanted.keys() if found.get(key) != wanted.get(key))
-    if differing:
-        what = ", ".join(f"{key} ({found.get(key)!r} there, {wanted.get(key)!r} now)" for key in differing)
-        raise InputError(f"{path} was begun with other settings: {what}; give another --out, or remove it")
+def finished(part: PartFile[Rollout], jobs: Iterable[Job]) -> list[Rollout]:
+    """The rollouts that are there, in the order of the jobs."""
+    return [part.rows[job.rollout_id] for job in jobs if job.rollout_id in part.rows]
 
 
 def roll_out(
-    plan: Plan, examples: Sequence[Example], part: PartFile, open_backend: Callable[[str], Backend]
+    plan: Plan, examples: Sequence[Example], part: PartFile[Rollout], open_backend: Callable[[str], Backend]
 ) -> list[tuple[Job, Refusal]]:
     """Samples what is missing in the part file; gives the jobs that have no response, and why. A policy is opened when
     its turn comes, and not at all where nothing of it is missing."""
@@ -187,7 +109,9 @@ def roll_out(
     return refused
 
 
-def _keep(part: PartFile, refused: dict[str, Refusal], bar: tqdm, job: Job, outcome: Response | Refusal) -> None:
+def _keep(
+    part: PartFile[Rollout], refused: dict[str, Refusal], bar: tqdm, job: Job, outcome: Response | Refusal
+) -> None:
     if isinstance(outcome, Refusal):
         refused[job.rollout_id] = outcome
         bar.set_postfix_str(f"{len(refused)} without a response", refresh=False)

@@ -9,9 +9,8 @@ there, and judges the responses again of which a verdict is missing.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,11 @@ from ..eval.answers import ANSWER, answer_criterion
 from ..eval.difficulty import gives_answer
 from ..eval.policy import RULES, Judged
 from ..verifier.errors import InputError
-from ..verifier.schema import Example, Rollout, Verdict
+from ..verifier.schema import Example, Verdict
 from ..verifier.tables import read_verdicts, write_verdicts
+from .judging import Item, complete, judge_rest, known_in, open_part
 
 MAX_MISSING = 0.5  # with more of the verdicts missing the judge is to be mended, not the policy reported on
-Item = tuple[Example, Rollout]
 
 
 def by_rules(items: Sequence[Item]) -> list[bool | None]:
@@ -64,25 +63,17 @@ def judge_all(folder: Path, items: Sequence[Item], open_judge: Callable[[], Any]
     of the verdicts are missing."""
     decided = by_rules(items)
     questions = asked(items, decided)
-    part = folder / "verdicts.jsonl.part"
-    known = _stored(folder) | _read_part(part)
-    todo = [item for item in questions if not _complete(item, known)]
-    if todo:
-        _ask(part, todo, known, len(questions), open_judge())
-    rows = [known.get(rollout.rollout_id, []) for _, rollout in questions]  # none where nothing is asked
-    _refuse_too_many_missing([verdict for row in rows for verdict in row])
-    out = judged(items, decided, rows)
-    write_verdicts(folder / "answers.jsonl", [row.answer for row in out if row.answer is not None])
-    write_verdicts(folder / "verdicts.jsonl", [verdict for row in out for verdict in row.verdicts])
-    part.unlink(missing_ok=True)
+    with open_part(folder / "verdicts.jsonl", {"command": "evaluate"}) as part:  # the folder knows the settings
+        known = _stored(folder) | known_in(part)
+        if not all(complete(item, known) for item in questions):
+            judge_rest(questions, known, open_judge(), part)
+        rows = [known.get(rollout.rollout_id, []) for _, rollout in questions]  # none where nothing is asked
+        _refuse_too_many_missing([verdict for row in rows for verdict in row])
+        out = judged(items, decided, rows)
+        write_verdicts(folder / "answers.jsonl", [row.answer for row in out if row.answer is not None])
+        write_verdicts(folder / "verdicts.jsonl", [verdict for row in out for verdict in row.verdicts])
+        part.remove()
     return out
-
-
-def _complete(item: Item, known: dict[str, list[Verdict]]) -> bool:
-    example, rollout = item
-    verdicts = known.get(rollout.rollout_id, [])
-    criteria = [criterion.id for criterion in example.criteria]
-    return [v.criterion_id for v in verdicts] == criteria and all(v.verdict is not None for v in verdicts)
 
 
 def _stored(folder: Path) -> dict[str, list[Verdict]]:
@@ -93,35 +84,6 @@ def _stored(folder: Path) -> dict[str, list[Verdict]]:
             if verdict.judge != RULES:
                 known.setdefault(verdict.rollout_id, []).append(verdict)
     return known
-
-
-def _ask(part: Path, todo: Sequence[Item], known: dict[str, list[Verdict]], total: int, judge: Any) -> None:
-    """Judges what is to do, writes each row down and adds it to what is known."""
-    from tqdm import tqdm
-
-    from ..verifier.batching import siblings
-    from .commands.judge import one_by_one
-
-    order = [todo[n] for group in siblings(todo) for n in group]  # as they are judged, so that each is written at once
-    rows = one_by_one(judge, order)
-    bar = tqdm(rows, total=total, initial=total - len(todo), desc=f"judging by {judge.name}", unit="response")
-    with part.open("a", encoding="utf-8") as file:
-        for (_, rollout), verdicts in zip(order, bar, strict=True):
-            known[rollout.rollout_id] = list(verdicts)
-            row = {"rollout_id": rollout.rollout_id, "verdicts": [asdict(verdict) for verdict in verdicts]}
-            file.write(json.dumps(row) + "\n")
-            file.flush()
-
-
-def _read_part(path: Path) -> dict[str, list[Verdict]]:
-    """The verdicts by rollout; a last line that did not get whole is cut off."""
-    if not path.is_file():
-        return {}
-    whole, _, torn = path.read_text(encoding="utf-8").rpartition("\n")
-    if torn:
-        path.write_text(f"{whole}\n" if whole else "", encoding="utf-8")
-    rows = [json.loads(line) for line in whole.splitlines()]
-    return {row["rollout_id"]: [Verdict(**values) for values in row["verdicts"]] for row in rows}
 
 
 def _refuse_too_many_missing(verdicts: Sequence[Verdict]) -> None:

@@ -227,10 +227,10 @@ def test_a_stopped_audit_goes_on(pictures, tmp_path, monkeypatch):
         asked.append(items)
         return OracleJudge("image").judge(items)
 
-    part, settings = tmp_path / "x.part", {"teacher": "oracle"}
-    with pytest.raises(KeyboardInterrupt):
-        audit_criteria.audit_all(pictures[:10], stops, part, settings)
-    with part.open("a") as file:
+    settings = {"teacher": "oracle"}
+    with pytest.raises(KeyboardInterrupt), audit_criteria.open_part(tmp_path / "x", settings) as part:
+        audit_criteria.audit_all(pictures[:10], stops, part)
+    with part.path.open("a") as file:
         file.write('{"example_id": "cut o')
     asked.clear()
 
@@ -238,11 +238,12 @@ def test_a_stopped_audit_goes_on(pictures, tmp_path, monkeypatch):
         asked.append(items)
         return OracleJudge("image").judge(items)
 
-    found = audit_criteria.audit_all(pictures[:10], goes_on, part, settings)
+    with audit_criteria.open_part(tmp_path / "x", settings) as part:
+        found = audit_criteria.audit_all(pictures[:10], goes_on, part)
     assert {e.example_id for e, _ in asked[0]} == {e.example_id for e in pictures[8:10]} and len(asked) == 2
     assert found == audit(pictures[:10], OracleJudge("image").judge)
     with pytest.raises(InputError, match="other settings"):
-        audit_criteria.audit_all(pictures[:10], stops, part, {"teacher": "another"})
+        audit_criteria.open_part(tmp_path / "x", {"teacher": "another"})
 
 
 def knows_the_picture(pictures):
@@ -312,7 +313,7 @@ def test_a_part_of_other_examples_is_not_gone_on_with(tmp_path, capsys, pictures
     argv += ["--out", str(tmp_path / "ranked.jsonl")]
     write_examples(tmp_path / "e.parquet", pictures[:2])
     with monkeypatch.context() as patched:
-        patched.setattr("claimwise.eval.criteria_audit.ranked", stops)  # when all is asked
+        patched.setattr(audit_criteria, "finish", stops)  # when all is asked
         assert main(argv) == 130
     write_examples(tmp_path / "e.parquet", [pictures[0], replace(pictures[1], reference="Another reference.")])
     assert main(argv) == 2 and "other settings" in capsys.readouterr().err

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from claimwise.distill import rollout_run
 from claimwise.distill.digits import make_example
-from claimwise.distill.rollout_run import PartFile, Plan
+from claimwise.distill.rollout_run import Plan, open_part
 from claimwise.distill.rollouts import sample
 from claimwise.distill.sampling import Sampler
 from claimwise.scripts.cli import main
 from claimwise.verifier.errors import InputError
 from claimwise.verifier.model import load_model
+from claimwise.verifier.part_file import PartFile
 from claimwise.verifier.prompt import END
 from claimwise.verifier.schema import Criterion, Example, Rollout
 from claimwise.verifier.tables import load_image, read_examples, read_rollouts, write_examples
@@ -132,11 +132,11 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(assets, table, tmp_path, m
 
     kept, add = [], PartFile.add
 
-    def counted(self, rollout: Rollout) -> None:
+    def counted(self, row: Rollout) -> None:
         if len(kept) == 6:
             raise KeyboardInterrupt
-        kept.append(rollout.rollout_id)
-        add(self, rollout)
+        kept.append(row.rollout_id)
+        add(self, row)
 
     monkeypatch.setattr(PartFile, "add", counted)
     assert main(flags(assets, table, halved, *more)) == 130
@@ -156,7 +156,7 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(assets, table, tmp_path, m
 def test_a_part_file_of_other_settings_is_refused(assets, table, tmp_path, capsys, examples):
     out = tmp_path / "rollouts.jsonl"
     plan = Plan(((str(assets / "policy"), "policy"),), (1.0,), 4, 12, 0, "transformers", 4)
-    with PartFile(out, plan.settings(read_examples(table))) as part:
+    with open_part(out, plan, read_examples(table)) as part:
         part.add(Rollout("r", examples[0].example_id, "It is 3.", "policy"))
         before = part.path.read_bytes()
         assert "another process writes it" in refused(flags(assets, table, out), capsys)
@@ -267,9 +267,9 @@ def test_without_vllm_it_says_so(assets, table, tmp_path, capsys, monkeypatch):
 
 def test_a_disk_that_takes_no_more_is_one_line(tmp_path, examples):
     """A limit on the size of files stands in for a full disk; what was kept before is read again."""
-    settings = Plan((("p", "p"),), (1.0,), 1, 1, 0, "transformers", 1).settings(examples)
+    plan = Plan((("p", "p"),), (1.0,), 1, 1, 0, "transformers", 1)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with PartFile(tmp_path / "r.jsonl", settings) as part:
+    with open_part(tmp_path / "r.jsonl", plan, examples) as part:
         part.add(Rollout("r0", "e", "It is 3.", "p"))
         resource.setrlimit(resource.RLIMIT_FSIZE, (part.path.stat().st_size + 100, hard))
         try:
@@ -277,7 +277,7 @@ def test_a_disk_that_takes_no_more_is_one_line(tmp_path, examples):
                 part.add(Rollout("r1", "e", "It is 3. " * 100, "p"))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    with PartFile(tmp_path / "r.jsonl", settings) as part:
+    with open_part(tmp_path / "r.jsonl", plan, examples) as part:
         assert list(part.rows) == ["r0"]
 
 
@@ -285,4 +285,3 @@ def test_seeds_differ_by_rollout_and_by_run(examples):
     jobs = [job for seed in (0, 1) for job in Plan((("p", "p"),), (0.5, 1.0), 4, 1, seed, "server").jobs(examples)]
     assert len({job.seed for job in jobs}) == len(jobs) == 2 * 2 * 3 * 4
     assert all(0 <= job.seed < 2**31 for job in jobs)
-    assert rollout_run.FORMAT == 1

@@ -9,15 +9,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...verifier.errors import InputError
+from ...verifier.part_file import PartFile
 from ...verifier.schema import Example
 from ...verifier.tables import atomic_write, read_examples
 from ...verifier.text import one_line
+from ..judging import finish
 from ..parser import CommandParser
 from ..teacher_flags import OUT_OF_BUDGET, add_judging_flags, check_judging_flags
 
@@ -69,7 +71,6 @@ def main(argv: list[str] | None = None) -> int:
         )
     from ...eval.criteria_audit import audit, score, summarise
 
-    part = args.out and args.out.with_name(args.out.name + ".unfinished")
     with _open(args) as (judge, who):
         settings = {
             "command": "audit criteria",
@@ -78,7 +79,8 @@ def main(argv: list[str] | None = None) -> int:
             "count": len(examples),
             "content": hashlib.sha256(repr(examples).encode()).hexdigest()[:16],
         }
-        findings = audit_all(examples, judge.judge, part, settings)
+        with open_part(args.out, settings) if args.out else nullcontext() as part:
+            findings = audit_all(examples, judge.judge, part)
         last = getattr(judge, "last", None)
     result = summarise(findings)
     if args.gold:
@@ -87,7 +89,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.out is not None:
         with atomic_write(args.out) as file:
             file.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
-        part.unlink()
+        finish(args.out)
     result["top"] = [row for row in rows if row["suspicious"]][: args.top]
     print(json.dumps(result, allow_nan=False) if args.json else as_text(result, args.out))
     return OUT_OF_BUDGET if last is not None and last.out_of_budget else 0
@@ -133,42 +135,43 @@ def _verifier(args) -> tuple[Any, dict[str, Any]]:
     return judge, {"adapter": str(Path(args.adapter).resolve()), "base_hash": card.base_hash}
 
 
-def audit_all(
-    examples: Sequence[Example], ask: Ask, part: Path | None = None, settings: dict[str, Any] | None = None
-) -> list[Finding]:
-    """Findings on all examples, with a progress bar. `part` keeps those of the examples that are done, under a first
-    line of settings; a part of the same settings is gone on with."""
+@dataclass(frozen=True)
+class Audited:
+    """All findings on one example."""
+
+    example_id: str
+    findings: list[Finding]
+
+
+def open_part(out: Path, settings: dict[str, Any]) -> PartFile[Audited]:
+    from ...eval.criteria_audit import Finding
+
+    def read(example_id: str, findings: list[dict[str, Any]]) -> Audited:
+        return Audited(example_id, [Finding(**row) for row in findings])
+
+    return PartFile(out, settings, read, "example_id")
+
+
+def audit_all(examples: Sequence[Example], ask: Ask, part: PartFile[Audited] | None = None) -> list[Finding]:
+    """Findings on all examples, with a progress bar. `part` keeps those of the examples that are done, and is gone on
+    with."""
     from tqdm import tqdm
 
     from ...eval.criteria_audit import audit, ranked
 
-    findings = _read_part(part, settings) if part is not None and part.is_file() else []
-    done = {finding.example_id for finding in findings}
-    left = [example for example in examples if example.example_id not in done]
-    if part is not None and not findings:
-        with atomic_write(part) as file:
-            file.write((json.dumps(settings) + "\n").encode())
-    with tqdm(total=len(examples), initial=len(done), desc="auditing", unit="example") as bar:
+    findings = {row.example_id: row.findings for row in part.rows.values()} if part is not None else {}
+    left = [example for example in examples if example.example_id not in findings]
+    with tqdm(total=len(examples), initial=len(findings), desc="auditing", unit="example") as bar:
         for first in range(0, len(left), AT_ONCE):
-            fresh = audit(left[first : first + AT_ONCE], ask)
-            findings += fresh
-            if part is not None:
-                with part.open("a", encoding="utf-8") as file:
-                    file.write("".join(json.dumps(asdict(finding)) + "\n" for finding in fresh) + "\n")
-            bar.update(len(left[first : first + AT_ONCE]))
-    return ranked(findings)
-
-
-def _read_part(part: Path, settings: dict[str, Any] | None) -> list[Finding]:
-    """The findings of whole batches, each of which ends in an empty line; one that was cut off is left out."""
-    from ...eval.criteria_audit import Finding
-
-    head, _, body = part.read_text(encoding="utf-8").partition("\n")
-    if head != json.dumps(settings):
-        raise InputError(f"{part} is left from an audit with other settings; remove it, or give another --out")
-    whole = body.rpartition("\n\n")[0]
-    part.write_text(f"{head}\n{whole}\n\n" if whole else f"{head}\n", encoding="utf-8")
-    return [Finding(**json.loads(line)) for line in whole.splitlines() if line]
+            batch = left[first : first + AT_ONCE]
+            fresh = audit(batch, ask)
+            for example in batch:
+                own = [finding for finding in fresh if finding.example_id == example.example_id]
+                findings[example.example_id] = own
+                if part is not None:
+                    part.add(Audited(example.example_id, own))
+            bar.update(len(batch))
+    return ranked([finding for own in findings.values() for finding in own])
 
 
 def as_text(result: dict[str, Any], out: Path | None) -> str:

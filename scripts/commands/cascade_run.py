@@ -18,7 +18,8 @@ from ...verifier.adapter import read_card
 from ...verifier.cascade import Band, CascadeJudge, Tally, band_for
 from ...verifier.errors import InputError
 from ...verifier.rundir import keep_inputs
-from ...verifier.schema import Example, Mode, Rollout, Verdict
+from ...verifier.schema import Mode, Verdict
+from ..judging import Watched, finish
 from ..parser import CommandParser
 from ..teacher_flags import add_judging_flags, check_judging_flags
 
@@ -33,8 +34,8 @@ EXAMPLE = """example:
 
 The least certain verdicts go first, so that --max-calls and --budget leave the surest to the verifier; --max-calls 0 only
 counts. Where the teacher has no answer, the verifier's verdict stands. Whose a row is stands in it: judge, mode, p_yes
-and prompt_hash are those of the one that answered. What a teacher behind a server says is in the ledger at once, so the
-same command goes on where it stopped, asks nothing twice, and comes to the same table."""
+and prompt_hash are those of the one that answered. What a teacher behind a server says is in the ledger at once, and the
+verifier's verdicts wait in OUT.part, so the same command goes on where it stopped and asks nothing twice."""
 
 
 def make_parser() -> CommandParser:
@@ -73,6 +74,7 @@ def main(argv: list[str]) -> int:
         cost = None if args.price_in is None and args.price_out is None else _cost(cascade.teacher)
     refuse_all_missing(verdicts)
     write_verdicts(args.out, verdicts)
+    finish(args.out)
     print(json.dumps(figures(cascade, verdicts, cost)) if args.json else as_text(args.out, cascade, verdicts, cost))
     return 0
 
@@ -95,7 +97,7 @@ def open_cascade(args: argparse.Namespace, band: Band) -> Iterator[CascadeJudge]
     own = {name: getattr(args, name) for name in ("adapter", "backend", "server", "base", "max_packed_tokens")}
     first = open_judge(argparse.Namespace(**own, mode=None, model=getattr(args, "verifier_model", None)))
     with open_teacher(args, args.mode or first.mode) as teacher:
-        yield CascadeJudge(Watched(first), teacher, band, args.max_calls)
+        yield CascadeJudge(Watched(first, Path(args.out)), teacher, band, args.max_calls)
 
 
 @contextmanager
@@ -118,26 +120,6 @@ def open_teacher(args: argparse.Namespace, mode: Mode) -> Iterator[Any]:
 def _cost(teacher: Any) -> float:
     """What all in the ledger cost."""
     return teacher.ledger.spent(teacher.settings.price_in or 0.0, teacher.settings.price_out or 0.0)
-
-
-class Watched:
-    """The judge, with a bar that shows how far it is."""
-
-    def __init__(self, judge: Any):
-        self.judged_by, self.name, self.mode = judge, judge.name, judge.mode
-
-    def judge(self, items: Sequence[tuple[Example, Rollout]]) -> list[Verdict]:
-        from tqdm import tqdm
-
-        from ...verifier.batching import siblings
-        from ...verifier.progress import only_our_bars
-        from .judge import one_by_one
-
-        only_our_bars()
-        order = [index for group in siblings(items) for index in group]  # as they are judged: the bar moves evenly
-        each = one_by_one(self.judged_by, [items[index] for index in order])
-        rows = dict(zip(order, tqdm(each, total=len(items), desc=self.name, unit="response"), strict=True))
-        return [verdict for index in range(len(items)) for verdict in rows[index]]
 
 
 def figures(cascade: CascadeJudge, verdicts: Sequence[Verdict], cost: float | None) -> dict[str, Any]:

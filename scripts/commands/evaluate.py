@@ -186,11 +186,11 @@ def _sample(args: argparse.Namespace, plan: Plan, examples: Sequence[Example], o
     table = out / "rollouts.parquet"
     if table.is_file():
         return read_rollouts(table)
-    from ...distill.rollout_run import PartFile, roll_out
+    from ...distill.rollout_run import finished, open_part, roll_out
     from .rollout import _failure, _opener, _reasons
 
     try:
-        with PartFile(table, plan.settings(examples)) as part:
+        with open_part(table, plan, examples) as part:
             refused = roll_out(plan, examples, part, _opener(args))
             jobs = plan.jobs(examples)
             if len(refused) > args.max_failed * len(jobs):
@@ -198,7 +198,7 @@ def _sample(args: argparse.Namespace, plan: Plan, examples: Sequence[Example], o
                 return None
             if refused:
                 print(_reasons(refused, len(jobs)), file=sys.stderr)
-            rollouts = part.finished(jobs)
+            rollouts = finished(part, jobs)
             write_rollouts(table, rollouts)
             part.remove()
     except InputError:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ from ...verifier.errors import InputError
 from ...verifier.rundir import keep_inputs
 from ...verifier.schema import Example, Rollout, Verdict
 from ...verifier.tables import check_out, pair_up, read_examples, read_rollouts, write_rollouts, write_verdicts
+from ..judging import Watched, finish
 from ..parser import CommandParser
 
 EXAMPLE = """example:
@@ -30,7 +29,8 @@ EXAMPLE = """example:
 Judges: --adapter alone runs the verifier here in transformers, with --backend vllm in vLLM here, with --server behind a
 vLLM server; --server and --model without an adapter ask any model behind an OpenAI-compatible server, its key read from
 OPENAI_API_KEY; --adapter oracle is the digits world's own labelling. With --cascade the teacher judges again what the
-verifier is not sure of (claimwise cascade judge has more flags for that).
+verifier is not sure of (claimwise cascade judge has more flags for that). Stopped in any way, the same command goes on:
+what is judged waits in OUT.part.
 """
 CLIENT = ("max_in_flight", "timeout", "max_tokens", "price_in", "price_out", "budget")  # flags of cascade judge
 
@@ -76,16 +76,10 @@ def main(argv: list[str]) -> int:
         if args.mode not in (None, mode):
             raise InputError(f"{args.adapter} is a verifier for {mode} mode; it cannot judge in {args.mode} mode")
     examples = read_examples(args.examples, check_images=mode != "text")  # nobody looks at them there
-    try:
-        if args.adversarial:
-            attack(args, examples)
-        else:
-            judge_pairs(args, pair_up(examples, read_rollouts(args.rollouts)))
-    except KeyboardInterrupt:
-        if args.ledger:  # which has the teacher's answers
-            raise
-        print("\nclaimwise judge: stopped; nothing is written, and the same command begins anew", file=sys.stderr)
-        return 130
+    if args.adversarial:
+        attack(args, examples)
+    else:
+        judge_pairs(args, pair_up(examples, read_rollouts(args.rollouts)))
     return 0
 
 
@@ -146,12 +140,11 @@ def judge_pairs(args: argparse.Namespace, pairs: list[tuple[Example, Rollout]]) 
     """The verdicts, which are written to the table as well."""
     if args.cascade is not None:
         return _by_cascade(args, pairs)
-    from .cascade_run import Watched
-
     judge = open_judge(args)
-    verdicts = Watched(judge).judge(pairs)
+    verdicts = Watched(judge, Path(args.out)).judge(pairs)
     refuse_all_missing(verdicts)
     write_verdicts(args.out, verdicts)
+    finish(args.out)
     print(f"{args.out}: {summary(verdicts, judge.name, getattr(judge, 'repeats', 0))}")
     return verdicts
 
@@ -167,6 +160,7 @@ def _by_cascade(args: argparse.Namespace, pairs: list[tuple[Example, Rollout]]) 
         verdicts = cascade.judge(pairs)
     refuse_all_missing(verdicts)
     write_verdicts(args.out, verdicts)
+    finish(args.out)
     print(as_text(args.out, cascade, verdicts, None))
     return verdicts
 
@@ -178,11 +172,6 @@ def refuse_all_missing(verdicts: list[Verdict]) -> None:
             f"none of {len(verdicts)} criteria was judged ({_kinds(verdicts)}), so nothing is written; the first: "
             f"{verdicts[0].error}"
         )
-
-
-def one_by_one(judge: Any, pairs: list[tuple[Example, Rollout]]) -> Iterator[list[Verdict]]:
-    """A list of verdicts per pair, as they are ready; the oracle, which has them at once, knows no other way."""
-    return judge.judge_each(pairs) if hasattr(judge, "judge_each") else (judge.judge([pair]) for pair in pairs)
 
 
 def open_judge(args: argparse.Namespace) -> Any:

@@ -78,17 +78,17 @@ def main(argv: list[str]) -> int:
     if not examples:
         raise InputError(f"{args.examples} holds no example; there is nothing to sample")
     from ...distill.edits import ALL_EDITS
-    from ...distill.rollout_run import PartFile, roll_out
+    from ...distill.rollout_run import finished, open_part, roll_out
     from ...distill.rollouts import references, with_edits
 
     plan = _plan(args)
-    with PartFile(out, plan.settings(examples)) as part:
+    with open_part(out, plan, examples) as part:
         refused = roll_out(plan, examples, part, _opener(args))
         wanted = plan.jobs(examples)
         if len(refused) > args.max_failed * len(wanted):
             print(f"claimwise rollout: {_failure(out, part.path, refused, len(wanted))}", file=sys.stderr)
             return 1
-        sampled = part.finished(wanted)
+        sampled = finished(part, wanted)
         of_first = [row for row in sampled if row.policy == wanted[0].policy]
         if args.dry_run and settings is not None:
             print(*rating.dry_run(args, ledger, examples, of_first, settings), sep="\n")

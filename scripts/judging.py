@@ -1,0 +1,106 @@
+"""Judging that shows how far it is, and goes on where it was stopped.
+
+In: responses with their examples, a judge, and a part file beside the table that is to be written. Out: the verdicts of
+each response, a line of the part file before the next is waited for. A response of which a verdict is missing is not kept,
+so that it is judged again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..verifier.part_file import PartFile
+from ..verifier.schema import Example, Rollout, Verdict
+
+Item = tuple[Example, Rollout]
+Known = dict[str, list[Verdict]]  # verdicts by rollout
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """All verdicts on one response."""
+
+    rollout_id: str
+    verdicts: list[Verdict]
+
+
+def open_part(out: Path, settings: dict[str, Any]) -> PartFile[Judgement]:
+    return PartFile(out, settings, _read, "rollout_id")
+
+
+def _read(rollout_id: str, verdicts: list[dict[str, Any]]) -> Judgement:
+    return Judgement(rollout_id, [Verdict(**row) for row in verdicts])
+
+
+def known_in(part: PartFile[Judgement]) -> Known:
+    return {row.rollout_id: row.verdicts for row in part.rows.values()}
+
+
+def complete(item: Item, known: Known) -> bool:
+    """Whether every criterion has a verdict."""
+    example, rollout = item
+    verdicts = known.get(rollout.rollout_id, [])
+    criteria = [criterion.id for criterion in example.criteria]
+    return [v.criterion_id for v in verdicts] == criteria and all(v.verdict is not None for v in verdicts)
+
+
+def judge_rest(items: Sequence[Item], known: Known, judge: Any, part: PartFile[Judgement] | None) -> None:
+    """Judges what is not complete, keeps it, and adds it to what is known."""
+    from tqdm import tqdm
+
+    from ..verifier.batching import siblings
+    from ..verifier.progress import only_our_bars
+
+    only_our_bars()
+    todo = [item for item in items if not complete(item, known)]
+    order = [todo[n] for group in siblings(todo) for n in group]  # as they are judged, so that each is kept at once
+    rows = one_by_one(judge, order)
+    bar = tqdm(rows, f"judging by {judge.name}", len(items), initial=len(items) - len(todo), unit="response")
+    for item, verdicts in zip(order, bar, strict=True):
+        name = item[1].rollout_id
+        known[name] = list(verdicts)
+        if part is not None and complete(item, known):
+            part.add(Judgement(name, known[name]))
+
+
+def one_by_one(judge: Any, items: Sequence[Item]) -> Iterator[list[Verdict]]:
+    """A list of verdicts per item, as they are ready; the oracle, which has them at once, knows no other way."""
+    return judge.judge_each(items) if hasattr(judge, "judge_each") else (judge.judge([item]) for item in items)
+
+
+class Watched:
+    """A judge that keeps what it has judged in a part file beside `out`, until `finish(out)`."""
+
+    def __init__(self, judge: Any, out: Path):
+        self.judged_by, self.name, self.mode = judge, judge.name, judge.mode
+        self._out = out
+
+    def judge(self, items: Sequence[Item]) -> list[Verdict]:
+        with open_part(self._out, self._settings(items)) as part:
+            known = known_in(part)
+            judge_rest(items, known, self.judged_by, part)
+        return [verdict for _, rollout in items for verdict in known.get(rollout.rollout_id, [])]
+
+    def _settings(self, items: Sequence[Item]) -> dict[str, Any]:
+        """All that bears on the verdicts."""
+        card, content = getattr(self.judged_by, "card", None), hashlib.sha256()
+        for example, rollout in items:
+            asked = (example.example_id, example.question, example.images, example.criteria)
+            content.update(repr((asked, rollout.rollout_id, rollout.response)).encode())
+        return {
+            "judge": self.name,
+            "mode": self.mode,
+            "adapter": getattr(self.judged_by, "adapter", ""),
+            "base": card.base_hash if card else "",
+            "prompt": card.prompt_hash if card else "",
+            "responses": content.hexdigest()[:16],
+        }
+
+
+def finish(out: str | Path) -> None:
+    """Once the table is there, nobody goes on from its part."""
+    Path(f"{out}.part").unlink(missing_ok=True)
