@@ -63,12 +63,15 @@ def test_two_processes_give_the_gradient_of_one(assets, tmp_path):
 
 @pytest.mark.slow
 def test_the_command_in_two_processes(assets, tmp_path):
+    """It evaluates too, on five examples, which two processes cannot share evenly."""
     write_examples(tmp_path / "examples.parquet", make_examples(4))
+    write_examples(tmp_path / "held-out.parquet", make_examples(9)[4:])
     flags = {
         "model": assets / "policy", "examples": tmp_path / "examples.parquet", "verifier": "oracle", "teacher": "oracle",
         "output_dir": tmp_path / "run", "max_steps": 1, "per_device_train_batch_size": 2, "num_generations": 4,
         "max_completion_length": 24, "bf16": "false", "gradient_checkpointing": "false", "use_cpu": "true",
-        "report_to": "none", "sampled_verdicts": 4, "logging_steps": 1,
+        "report_to": "none", "sampled_verdicts": 4, "logging_steps": 1, "eval_examples": tmp_path / "held-out.parquet",
+        "eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 2, "num_generations_eval": 2,
     }  # fmt: skip
     command = ["-m", "claimwise.scripts.cli", "train", *(x for k, v in flags.items() for x in (f"--{k}", str(v)))]
     first, second = together(2, *command)
@@ -76,5 +79,7 @@ def test_the_command_in_two_processes(assets, tmp_path):
     assert (first[1] + second[1]).count("policy after 1 steps of arm prefix") == 1
     assert json.loads((tmp_path / "run" / "finished.json").read_text())["sampled"] == 4
     assert len((tmp_path / "run" / "log.jsonl").read_text().splitlines()) == 1
+    evaluated = json.loads((tmp_path / "run" / "eval_log.jsonl").read_text())  # one row, whoever evaluated
+    assert evaluated["step"] == 1 and evaluated["eval_rubric/VF/missing"] == 0
     for status, _, error in together(2, *command, "--beta", "0.5"):
         assert status == 2 and "beta (0.0 there, 0.5 now)" in error
