@@ -88,9 +88,10 @@ class Watched:
     def _settings(self, items: Sequence[Item]) -> dict[str, Any]:
         """All that bears on the verdicts."""
         card, content = getattr(self.judged_by, "card", None), hashlib.sha256()
+        for example in {example.example_id: example for example, _ in items}.values():
+            content.update(repr((example.example_id, example.question, example.images, example.criteria)).encode())
         for example, rollout in items:
-            asked = (example.example_id, example.question, example.images, example.criteria)
-            content.update(repr((asked, rollout.rollout_id, rollout.response)).encode())
+            content.update(repr((example.example_id, rollout.rollout_id, rollout.response)).encode())
         return {
             "judge": self.name,
             "mode": self.mode,
