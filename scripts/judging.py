@@ -1,8 +1,8 @@
 """Judging that shows how far it is, and goes on where it was stopped.
 
 In: responses with their examples, a judge, and a part file beside the table that is to be written. Out: the verdicts of
-each response, a line of the part file before the next is waited for. A response of which a verdict is missing is not kept,
-so that it is judged again.
+each response, a line of the part file before the next is waited for. A response of which a verdict is missing is not
+kept, so that it is judged again.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ class Watched:
 
     def _settings(self, items: Sequence[Item]) -> dict[str, Any]:
         """All that bears on the verdicts."""
-        card, content = getattr(self.judged_by, "card", None), hashlib.sha256()
+        judge, content = self.judged_by, hashlib.sha256()
+        card = getattr(judge, "card", judge)  # a verifier's
         for example in {example.example_id: example for example, _ in items}.values():
             content.update(repr((example.example_id, example.question, example.images, example.criteria)).encode())
         for example, rollout in items:
@@ -95,9 +96,9 @@ class Watched:
         return {
             "judge": self.name,
             "mode": self.mode,
-            "adapter": getattr(self.judged_by, "adapter", ""),
-            "base": card.base_hash if card else "",
-            "prompt": card.prompt_hash if card else "",
+            "adapter": getattr(judge, "adapter", ""),
+            "base": getattr(card, "base_hash", ""),
+            "prompt": getattr(card, "prompt_hash", ""),
             "responses": content.hexdigest()[:16],
         }
 

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
+import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -65,23 +66,35 @@ class PartFile(Generic[Row]):
 
     def _read(self, settings: dict[str, Any]) -> None:
         """Reads what is there and cuts off a last line that did not get whole; a file without rows is begun anew."""
-        self._file.seek(0)
-        content = self._file.read()
-        *lines, torn = content.split(b"\n")
-        if len(lines) < 2 and content[: len(_BEGINNING)] == _BEGINNING[: len(content)]:
-            self._file.truncate(0)
-            self._write({"part": FORMAT, "settings": settings})  # as _BEGINNING says
-            return
+        with self.path.open("rb") as file:
+            head, first = file.readline(), file.readline()
+            if not first.endswith(b"\n") and head[: len(_BEGINNING)] == _BEGINNING[: len(head)]:
+                self._file.truncate(0)
+                self._write({"part": FORMAT, "settings": settings})  # as _BEGINNING says
+                return
+            _refuse_other(self.path, self._settings_in(head), settings)
+            try:
+                self._take(itertools.chain([first], file), len(head))
+            except (ValueError, LookupError, TypeError):
+                raise self._no_part() from None
+
+    def _settings_in(self, head: bytes) -> dict[str, Any]:
         try:
-            header = json.loads(lines[0])
-            found = header["settings"] if header["part"] == FORMAT else None
-            rows = [self._row_of(**json.loads(line)) for line in lines[1:]]
+            header = json.loads(head)
+            return (header["settings"] if header["part"] == FORMAT else None) or {}
         except (ValueError, LookupError, TypeError):
-            raise InputError(f"{self.path} is no unfinished table of ours; remove it, or give another --out") from None
-        _refuse_other(self.path, found or {}, settings)
-        self.rows = {getattr(row, self._key): row for row in rows}
-        if torn:
-            self._file.truncate(self._file.tell() - len(torn))
+            raise self._no_part() from None
+
+    def _no_part(self) -> InputError:
+        return InputError(f"{self.path} is no unfinished table of ours; remove it, or give another --out")
+
+    def _take(self, lines: Iterable[bytes], end: int) -> None:
+        for line in lines:
+            if line.endswith(b"\n"):
+                row, end = self._row_of(**json.loads(line)), end + len(line)
+                self.rows[getattr(row, self._key)] = row
+            else:
+                self._file.truncate(end)
 
     def add(self, row: Row) -> None:
         """Kept from here on, whatever ends the process."""

@@ -34,7 +34,7 @@ class QuotingJudge:
         self.mode: Mode = mode
         self.name, self.repeats = model, 0
         self.cache: VerdictCache[Judgement] = _Known()
-        self._hash = prompt_hash(mode, several=False)
+        self.prompt_hash = prompt_hash(mode, several=False)
 
     def judge(self, items: Sequence[tuple[Example, Rollout]]) -> list[Verdict]:
         """Verdicts of all criteria of each item, in order."""
@@ -58,7 +58,7 @@ class QuotingJudge:
                 if self.mode == "image" and not images:
                     raise InputError(f"example {example.example_id!r} has no image; judge it in text mode")
                 texts = [criterion.text for criterion in example.criteria]
-                keys = question_keys([self.model, self._hash], digests, example.question, rollout.response, texts)
+                keys = question_keys([self.model, self.prompt_hash], digests, example.question, rollout.response, texts)
                 for k in desk.ask(index, keys):
                     urls = [image_url(image) for image in images] if urls is None else urls
                     yield keys[k], example.question, rollout.response, texts[k], urls
@@ -92,7 +92,7 @@ class QuotingJudge:
             match=judgement.match,
             reading=judgement.reading,
             error=judgement.error,
-            prompt_hash=self._hash,
+            prompt_hash=self.prompt_hash,
             created_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             dimension=criterion.group,
         )
