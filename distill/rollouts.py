@@ -84,6 +84,6 @@ def edited_rollout(rollout: Rollout, text: str, kind: str, index: int) -> Rollou
         text,
         rollout.policy,
         rollout.sample_index,
-        rollout.finish_reason,
+        "length" if kind == "truncation" else rollout.finish_reason,
         f"{kind}: {describe_change(rollout.response, text)}",
     )

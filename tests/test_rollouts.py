@@ -200,12 +200,13 @@ def test_edits_of_all_kinds_say_what_was_changed(assets, table, tmp_path):
         main(flags(assets, table, out, "--samples", "1", "--references", "--edits", "30", "--empty-share", "0.1")) == 0
     )
     rows = read_rollouts(out)
-    by_id = {row.rollout_id: row.response for row in rows}
+    by_id = {row.rollout_id: row for row in rows}
     edited = [row for row in rows if row.edit]
     assert len(by_id) == len(rows) and all(re.search(r" -> .* at \d", row.edit, re.DOTALL) for row in edited)
     for row in edited:
-        kind, before = row.edit.partition(":")[0], by_id[row.rollout_id.rpartition("/")[0]]
-        assert row.response != before and (kind != "empty" or row.response == "")
+        kind, original = row.edit.partition(":")[0], by_id[row.rollout_id.rpartition("/")[0]]
+        assert row.response != original.response and (kind != "empty" or row.response == "")
+        assert (row.finish_reason == "length") is (kind == "truncation" or original.finish_reason == "length")
     assert {"number", "relation", "truncation", "drop", "empty"} <= {row.edit.partition(":")[0] for row in edited}
 
 
