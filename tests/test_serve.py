@@ -10,9 +10,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from claimwise.scripts.cli import main
+from claimwise.scripts.commands.serve import _free_port, address_of
+from claimwise.verifier.errors import InputError
 from safetensors.torch import load_file, save_file
 
 # Stands in for a Python that has vLLM: never serves, and starts a child as vLLM does.
@@ -81,6 +84,8 @@ def test_the_command_line(assets, capsys):
             "vLLM does not serve after 1 s; give it longer",
         ),
         (["--python", "{failing}", "--port", "0"], "vLLM ended with status 0 before it served"),
+        (["--python", "{stub}", "--host", "no.such.invalid"], "cannot listen on no.such.invalid:8000"),
+        (["--python", "{stub}", "--port", "99999"], "cannot listen on 127.0.0.1:99999"),
     ],
 )
 def test_what_it_refuses_is_one_line(assets, tmp_path, capsys, monkeypatch, argv, told):
@@ -99,6 +104,20 @@ def test_what_it_refuses_is_one_line(assets, tmp_path, capsys, monkeypatch, argv
     started = "does not serve" in told or "ended with" in told
     assert [f.exists() for f in (tmp_path / "flags", tmp_path / "failing/flags")].count(True) == started
     assert not _alive(tmp_path)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0", "::1", "::"])
+def test_a_server_on_any_address_is_reached_from_this_machine(host):
+    try:
+        port = _free_port(host, 0)
+    except InputError:
+        pytest.skip(f"this machine has no {host}")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, port), family=family) as server:
+        url = urlsplit(address_of(host, port))
+        with socket.create_connection((url.hostname, url.port), timeout=5):
+            assert server.accept()
+    assert url.path == "/v1" and url.hostname not in ("0.0.0.0", "::")
 
 
 def _alive(folder: Path) -> bool:

@@ -117,13 +117,20 @@ def _require_vllm(python: str | None) -> None:
 
 
 def _free_port(host: str, port: int) -> int:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except (OSError, OverflowError) as error:
-            raise InputError(f"cannot listen on {host}:{port} ({error}); give another --port") from None
-        return probe.getsockname()[1]
+    try:
+        family, kind, _, _, (address, _, *more) = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((address, port, *more))
+            return probe.getsockname()[1]
+    except (OSError, OverflowError) as error:
+        raise InputError(f"cannot listen on {host}:{port} ({error}); give another --port or --host") from None
+
+
+def address_of(host: str, port: int) -> str:
+    """Where this machine reaches a server that listens there."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
 
 
 def _serve(args: argparse.Namespace, card: VerifierCard, command: list[str], environment: dict[str, str]) -> int:
@@ -132,7 +139,7 @@ def _serve(args: argparse.Namespace, card: VerifierCard, command: list[str], env
     print("starting vLLM; its own messages follow", file=sys.stderr)
     server = subprocess.Popen(command, env=environment, start_new_session=True, stdout=STDERR)
     try:
-        url = f"http://{'127.0.0.1' if args.host == '0.0.0.0' else args.host}:{args.port}/v1"
+        url = address_of(args.host, args.port)
         _wait(server, url, args.wait)
         _probe(args, card, url)
         base = ["--base", args.base] if args.base else []
