@@ -101,10 +101,16 @@ def opened(context, folder, name="Ada Lovelace"):
     """The page, with its person's name given."""
     page = context.new_page()
     page.goto((folder / "page.html").as_uri())
+    painted(page)
     if name:
         page.fill("#name", name)
         keys(page, "Enter")
     return page
+
+
+def painted(page):
+    """Waits until there is something to be seen: Chromium drops keys that come earlier."""
+    page.wait_for_function("performance.getEntriesByType('paint').length > 0")
 
 
 def keys(page, *names):
@@ -129,6 +135,7 @@ def test_answered_by_keyboard_reloaded_exported_and_merged(context, folder, caps
     page = opened(context, folder, name=None)
     keys(page, *"Ada  Lovelace ", "Enter", "y", "0", "ArrowRight", "n", "ArrowRight", "c", "ArrowRight")
     page.reload()
+    painted(page)
     assert page.inner_text("#place") == "Pair 4 of 12" and page.inner_text("#done") == "3 answered"
     assert page.inner_text("#person") == "Ada Lovelace"
     keys(page, "ArrowLeft")
