@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..verifier.part_file import PartFile
+from ..verifier.part_file import PartFile, part_of
 from ..verifier.schema import Example, Rollout, Verdict
 
 Item = tuple[Example, Rollout]
@@ -105,4 +105,4 @@ class Watched:
 
 def finish(out: str | Path) -> None:
     """Once the table is there, nobody goes on from its part."""
-    Path(f"{out}.part").unlink(missing_ok=True)
+    part_of(out).unlink(missing_ok=True)

@@ -27,6 +27,11 @@ _BEGINNING = b'{"part": '
 Row = TypeVar("Row")
 
 
+def part_of(out: str | Path) -> Path:
+    """Where the part of a table lies."""
+    return Path(f"{out}.part")
+
+
 class PartFile(Generic[Row]):
     """`read` makes a row, which is a dataclass, of its fields; `key` is the field that identifies it. A row that comes
     again takes the place of the first.
@@ -35,7 +40,7 @@ class PartFile(Generic[Row]):
     """
 
     def __init__(self, out: str | Path, settings: dict[str, Any], read: Callable[..., Row], key: str):
-        self.path = Path(f"{out}.part")
+        self.path = part_of(out)
         self.rows: dict[str, Row] = {}
         self._row_of, self._key = read, key
         try:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...verifier.errors import InputError
+from ...verifier.part_file import part_of
 from ...verifier.rundir import FILE, open_run, write_atomic
 from ...verifier.tables import pair_up, read_examples, read_rollouts, write_rollouts
 from ..parser import CommandParser
@@ -202,7 +203,7 @@ def _sample(args: argparse.Namespace, plan: Plan, examples: Sequence[Example], o
             write_rollouts(table, rollouts)
             part.remove()
     except InputError:
-        if not table.with_name(f"{table.name}.part").exists():
+        if not part_of(table).exists():
             (out / FILE).unlink()  # nothing was sampled: a mistyped policy would stay in the settings
         raise
     return rollouts

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...verifier.errors import InputError
+from ...verifier.part_file import part_of
 from ...verifier.tables import read_examples, write_rollouts
 from .. import rating
 from ..parser import CommandParser
@@ -114,7 +115,7 @@ def _check(args, out: Path, rated_out: Path) -> TeacherSettings | None:
     for path in (out, rated_out) if difficulty else (out,):
         if path.suffix not in TABLES:
             raise InputError(f"{path}: a table's name must end in {' or '.join(TABLES)}")
-        if path.exists() and not Path(f"{out}.part").exists():
+        if path.exists() and not part_of(out).exists():
             raise InputError(f"{path} is there already; remove it, or give another name")
     if difficulty and rated_out.resolve() == out.resolve():
         raise InputError(f"--difficulty-out {rated_out} is the rollout table; give another name")
