@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..verifier.part_file import PartFile, part_of
+from ..verifier.part_file import PartFile
 from ..verifier.schema import Example, Rollout, Verdict
 
 Item = tuple[Example, Rollout]
@@ -21,22 +21,22 @@ Known = dict[str, list[Verdict]]  # verdicts by rollout
 
 
 @dataclass(frozen=True)
-class Judgement:
+class KeptVerdicts:
     """All verdicts on one response."""
 
     rollout_id: str
     verdicts: list[Verdict]
 
 
-def open_part(out: Path, settings: dict[str, Any]) -> PartFile[Judgement]:
+def open_part(out: Path, settings: dict[str, Any]) -> PartFile[KeptVerdicts]:
     return PartFile(out, settings, _read, "rollout_id")
 
 
-def _read(rollout_id: str, verdicts: list[dict[str, Any]]) -> Judgement:
-    return Judgement(rollout_id, [Verdict(**row) for row in verdicts])
+def _read(rollout_id: str, verdicts: list[dict[str, Any]]) -> KeptVerdicts:
+    return KeptVerdicts(rollout_id, [Verdict(**row) for row in verdicts])
 
 
-def known_in(part: PartFile[Judgement]) -> Known:
+def known_in(part: PartFile[KeptVerdicts]) -> Known:
     return {row.rollout_id: row.verdicts for row in part.rows.values()}
 
 
@@ -48,7 +48,7 @@ def complete(item: Item, known: Known) -> bool:
     return [v.criterion_id for v in verdicts] == criteria and all(v.verdict is not None for v in verdicts)
 
 
-def judge_rest(items: Sequence[Item], known: Known, judge: Any, part: PartFile[Judgement] | None) -> None:
+def judge_rest(items: Sequence[Item], known: Known, judge: Any, part: PartFile[KeptVerdicts]) -> None:
     """Judges what is not complete, keeps it, and adds it to what is known."""
     from tqdm import tqdm
 
@@ -63,8 +63,8 @@ def judge_rest(items: Sequence[Item], known: Known, judge: Any, part: PartFile[J
     for item, verdicts in zip(order, bar, strict=True):
         name = item[1].rollout_id
         known[name] = list(verdicts)
-        if part is not None and complete(item, known):
-            part.add(Judgement(name, known[name]))
+        if complete(item, known):
+            part.add(KeptVerdicts(name, known[name]))
 
 
 def one_by_one(judge: Any, items: Sequence[Item]) -> Iterator[list[Verdict]]:
@@ -73,7 +73,7 @@ def one_by_one(judge: Any, items: Sequence[Item]) -> Iterator[list[Verdict]]:
 
 
 class Watched:
-    """A judge that keeps what it has judged in a part file beside `out`, until `finish(out)`."""
+    """A judge that keeps what it has judged in a part file beside `out`, until `remove_part(out)`."""
 
     def __init__(self, judge: Any, out: Path):
         self.judged_by, self.name, self.mode = judge, judge.name, judge.mode
@@ -101,8 +101,3 @@ class Watched:
             "prompt": getattr(card, "prompt_hash", ""),
             "responses": content.hexdigest()[:16],
         }
-
-
-def finish(out: str | Path) -> None:
-    """Once the table is there, nobody goes on from its part."""
-    part_of(out).unlink(missing_ok=True)

@@ -313,7 +313,7 @@ def test_a_part_of_other_examples_is_not_gone_on_with(tmp_path, capsys, pictures
     argv += ["--out", str(tmp_path / "ranked.jsonl")]
     write_examples(tmp_path / "e.parquet", pictures[:2])
     with monkeypatch.context() as patched:
-        patched.setattr(audit_criteria, "finish", stops)  # when all is asked
+        patched.setattr(audit_criteria, "remove_part", stops)  # when all is asked
         assert main(argv) == 130
     write_examples(tmp_path / "e.parquet", [pictures[0], replace(pictures[1], reference="Another reference.")])
     assert main(argv) == 2 and "other settings" in capsys.readouterr().err

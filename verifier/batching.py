@@ -42,7 +42,7 @@ def runs(lengths: Sequence[int], room: int) -> list[slice]:
             parts.append(slice(first, index))
             first, used = index, 0
         used += length
-    return [*parts, slice(first, len(lengths))]
+    return [*parts, slice(first, len(lengths))] if lengths else []
 
 
 def batches(rows: Iterable[Row], limit: int) -> Iterator[list[Row]]:

@@ -85,7 +85,7 @@ class PackedJudge(VerifierJudge):
                     opening = Opening(self.model.opening(example, self.mode)) if opening is None else opening
                     yield from self._split(opening, rollout, {keys[k]: texts[k] for k in asked}, desk)
 
-    def _split(self, opening: Opening, rollout: Rollout, criteria: dict[bytes, str], desk) -> Iterator[Row]:
+    def _split(self, opening: Opening, rollout: Rollout, criteria: dict[bytes, str], desk: Desk) -> Iterator[Row]:
         """Rows of one response; more than one where its criteria do not fit together, none of what does not fit alone."""
         encoder, sentences = self.model.encoder, split_sentences(rollout.response)
         own = encoder.response(rollout.response, sentences)
@@ -99,7 +99,7 @@ class PackedJudge(VerifierJudge):
                 told = f"context: the prompt needs {shared + len(branch)} tokens, max_packed_tokens is {most}"
                 desk.take(key, Missing(told))
         keys, branches = list(fitting), list(fitting.values())
-        for part in runs([len(branch) for branch in branches], most - shared) if fitting else []:
+        for part in runs([len(branch) for branch in branches], most - shared):
             yield Row(opening, Tree(own, branches[part]), labels, keys[part])
 
     def _answer(self, batch: Sequence[Row]) -> Iterator[tuple[bytes, Answer]]:

@@ -32,6 +32,11 @@ def part_of(out: str | Path) -> Path:
     return Path(f"{out}.part")
 
 
+def remove_part(out: str | Path) -> None:
+    """Once the table is there, nobody goes on from its part."""
+    part_of(out).unlink(missing_ok=True)
+
+
 class PartFile(Generic[Row]):
     """`read` makes a row, which is a dataclass, of its fields; `key` is the field that identifies it. A row that comes
     again takes the place of the first.

@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...verifier.errors import InputError
-from ...verifier.part_file import PartFile
+from ...verifier.part_file import PartFile, remove_part
 from ...verifier.schema import Example
 from ...verifier.tables import atomic_write, read_examples
 from ...verifier.text import one_line
-from ..judging import finish
 from ..parser import CommandParser
 from ..teacher_flags import OUT_OF_BUDGET, add_judging_flags, check_judging_flags
 
@@ -89,7 +88,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.out is not None:
         with atomic_write(args.out) as file:
             file.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
-        finish(args.out)
+        remove_part(args.out)
     result["top"] = [row for row in rows if row["suspicious"]][: args.top]
     print(json.dumps(result, allow_nan=False) if args.json else as_text(result, args.out))
     return OUT_OF_BUDGET if last is not None and last.out_of_budget else 0

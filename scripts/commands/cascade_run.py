@@ -17,9 +17,10 @@ from typing import Any
 from ...verifier.adapter import read_card
 from ...verifier.cascade import Band, CascadeJudge, Tally, band_for
 from ...verifier.errors import InputError
+from ...verifier.part_file import remove_part
 from ...verifier.rundir import keep_inputs
 from ...verifier.schema import Mode, Verdict
-from ..judging import Watched, finish
+from ..judging import Watched
 from ..parser import CommandParser
 from ..teacher_flags import add_judging_flags, check_judging_flags
 
@@ -74,7 +75,7 @@ def main(argv: list[str]) -> int:
         cost = None if args.price_in is None and args.price_out is None else _cost(cascade.teacher)
     refuse_all_missing(verdicts)
     write_verdicts(args.out, verdicts)
-    finish(args.out)
+    remove_part(args.out)
     print(json.dumps(figures(cascade, verdicts, cost)) if args.json else as_text(args.out, cascade, verdicts, cost))
     return 0
 

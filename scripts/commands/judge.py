@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ...verifier.errors import InputError
+from ...verifier.part_file import remove_part
 from ...verifier.rundir import keep_inputs
 from ...verifier.schema import Example, Rollout, Verdict
 from ...verifier.tables import check_out, pair_up, read_examples, read_rollouts, write_rollouts, write_verdicts
-from ..judging import Watched, finish
+from ..judging import Watched
 from ..parser import CommandParser
 
 EXAMPLE = """example:
@@ -144,7 +145,7 @@ def judge_pairs(args: argparse.Namespace, pairs: list[tuple[Example, Rollout]]) 
     verdicts = Watched(judge, Path(args.out)).judge(pairs)
     refuse_all_missing(verdicts)
     write_verdicts(args.out, verdicts)
-    finish(args.out)
+    remove_part(args.out)
     print(f"{args.out}: {summary(verdicts, judge.name, getattr(judge, 'repeats', 0))}")
     return verdicts
 
@@ -160,7 +161,7 @@ def _by_cascade(args: argparse.Namespace, pairs: list[tuple[Example, Rollout]]) 
         verdicts = cascade.judge(pairs)
     refuse_all_missing(verdicts)
     write_verdicts(args.out, verdicts)
-    finish(args.out)
+    remove_part(args.out)
     print(as_text(args.out, cascade, verdicts, None))
     return verdicts
 
