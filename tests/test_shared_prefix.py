@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 import torch
-from claimwise.verifier import packed
+from claimwise.verifier import judge as judge_module
 from claimwise.verifier.batching import Row, batches, runs, siblings
 from claimwise.verifier.judge import base_judge, load_judge
 from claimwise.verifier.model import VisionLanguageModel, load_model
@@ -59,11 +59,11 @@ def test_in_float32_siblings_equal_one_by_one(assets, family):
 
 
 def test_rows_fed_one_at_a_time_equal_rows_fed_together(base, family, monkeypatch):
-    monkeypatch.setattr(packed, "CPU_PASS_TOKENS", 10**6)
+    """On the CPU a batch is small, whatever the limit; a response that is longer has one of its own, whole."""
     with watched(base) as fed:
         together = base_judge(base, "image", "base", readings=True).judge(family)
     assert [rows for rows, *_ in fed.packs] == [12]
-    monkeypatch.setattr(packed, "CPU_PASS_TOKENS", 1)
+    monkeypatch.setattr(judge_module, "CPU_BATCH_TOKENS", 1)
     with watched(base) as fed:
         one_at_a_time = base_judge(base, "image", "base", readings=True).judge(family)
     assert [rows for rows, *_ in fed.packs] == [1] * 12

@@ -9,17 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
-from transformers import Cache
 
 from .model import VisionLanguageModel
 from .prompt import MAX_READING_TOKENS
 from .shared_prefix import Opening, Past, go_on_from, nothing_yet
 from .tree import PREFIX_SEGMENT, Tree, tree_mask
-
-CPU_PASS_TOKENS = 2048  # without a GPU: a pass that leaves the processor's caches is slower, by a third at 6,000
 
 
 @dataclass
@@ -126,27 +122,15 @@ class Decoder:
 
     def open(self) -> torch.Tensor:
         """(B, K, V): logits after each criterion."""
-        if len(self.past) == 0:
-            return self._logits(self._open(self.packed.forward_inputs(), self.past.cache, self.ends))
-        rows, length = self.packed.segment.shape
-        step = max(1, CPU_PASS_TOKENS // length) if self.ends.device.type == "cpu" else rows
-        hidden = [self._go_on(slice(first, first + step)) for first in range(0, rows, step)]
-        self.past.fill(len(self.past) + length)
-        return self._logits(torch.cat(hidden))
-
-    def _go_on(self, rows: slice) -> torch.Tensor:
-        """(rows, K, H): the last hidden state of each criterion of some rows, which go on from their openings."""
-        part = self.packed.part(rows)
-        own = tree_mask(part.segment)
-        mask = torch.cat([self.past.visible[rows, None, None].expand(-1, -1, own.shape[2], -1), own], dim=-1)
-        inputs = {"input_ids": part.input_ids, "attention_mask": mask, "position_ids": part.position_ids}
-        return self._open(inputs, self.past.part(rows), self.ends[rows])
-
-    def _open(self, inputs: dict[str, Any], cache: Cache, ends: torch.Tensor) -> torch.Tensor:
+        inputs = self.packed.forward_inputs()
+        if len(self.past):
+            own = tree_mask(self.packed.segment)
+            seen = self.past.visible[:, None, None].expand(-1, -1, own.shape[2], -1)
+            inputs["attention_mask"] = torch.cat([seen, own], dim=-1)
         if inputs["attention_mask"] is not None:
             inputs["attention_mask"] = self._added(inputs["attention_mask"])
-        hidden = self.backbone.model(**inputs, past_key_values=cache, use_cache=True).last_hidden_state
-        return hidden.gather(1, ends[..., None].expand(-1, -1, hidden.shape[-1]))
+        hidden = self.backbone.model(**inputs, past_key_values=self.past.cache, use_cache=True).last_hidden_state
+        return self._logits(hidden.gather(1, self.ends[..., None].expand(-1, -1, hidden.shape[-1])))
 
     def feed(self, ids_bk: torch.Tensor) -> torch.Tensor:
         """(B, K, V): logits after one more token of each branch."""

@@ -45,18 +45,6 @@ class Past:
     def __len__(self) -> int:
         return self.visible.shape[1]
 
-    def part(self, rows: slice) -> Cache:
-        return Cache(layers=[layer.part(rows) for layer in self.layers])
-
-    def fill(self, length: int) -> None:
-        """Says that `part`s have written so many tokens of every row, the openings' among them."""
-        for layer in self.layers:
-            layer.fill(length)
-
-    @property
-    def layers(self) -> list[Any]:
-        return self.cache.layers
-
 
 class _RoomyLayer(DynamicLayer):
     """Keys and values in a buffer of a given length: the stock layer copies all of them for every token decoded."""
@@ -79,20 +67,8 @@ class _RoomyLayer(DynamicLayer):
         end = start + key_states.shape[2]
         for buffer, states in zip(self.buffers, (key_states, value_states), strict=True):
             buffer[:, :, start:end] = states
-        return self.fill(end)
-
-    def fill(self, length: int) -> States:
-        """Takes so much of the buffers as written."""
-        self.keys, self.values = states = self.buffers[0][:, :, :length], self.buffers[1][:, :, :length]
+        self.keys, self.values = states = self.buffers[0][:, :, :end], self.buffers[1][:, :, :end]
         return states
-
-    def part(self, rows: slice) -> _RoomyLayer:
-        """Some rows, in the same buffers; what is written through it has to be taken by `fill` afterwards."""
-        part = _RoomyLayer(self.length)
-        part.dtype, part.device, part.is_initialized = self.dtype, self.device, True
-        part.buffers = [buffer[rows] for buffer in self.buffers]
-        part.fill(self.get_seq_length())
-        return part
 
 
 def _empty_cache(model: VisionLanguageModel, length: int) -> Cache:

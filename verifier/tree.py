@@ -44,10 +44,6 @@ class Packed:
         tensors = (self.input_ids.to(device), self.segment.to(device), self.position_ids.to(device))
         return Packed(*tensors, self.starts, vision)
 
-    def part(self, rows: slice) -> Packed:
-        """Some of the rows, of trees without images."""
-        return Packed(self.input_ids[rows], self.segment[rows], self.position_ids[:, rows], self.starts[rows])
-
     @property
     def mask(self) -> torch.Tensor | None:
         """None where no row branches: plain causal attention, for which there are faster kernels."""
