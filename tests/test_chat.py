@@ -271,6 +271,23 @@ def test_a_server_that_fails_on_everything_is_given_up():
     assert 64 * 3 <= calls <= 65 * 3  # twice as many questions as may be in flight, and perhaps one more
 
 
+@pytest.mark.parametrize(("fault", "given_up"), [(Reply(reset=True), True), (status(500, "down"), False)])
+def test_a_server_that_has_answered_is_given_up_where_nothing_is_heard_of_it(fault, given_up):
+    """After five answers; a server that says 500 is there, and fails on these questions only."""
+
+    async def work(client, _):
+        (answer,) = await asyncio.gather(client.ask(HELLO), return_exceptions=True)
+        return getattr(answer, "kind", "")
+
+    with Server(in_turn(*[OK] * 5, fault)) as server:
+        client = ChatClient(server.url, "m", max_in_flight=1, tries=2, backoff_s=0.01)
+        kinds = Counter(results_of(client, iter(range(40)), work, 1))
+        calls = len(server.calls)
+    assert kinds == {"": 5, "connection" if given_up else "server": 35}
+    assert (client.given_up is not None) is given_up
+    assert calls == 5 + 2 * (8 if given_up else 35)
+
+
 def test_a_first_question_that_the_server_fails_on_stops_no_other():
     down = status(500, "down")
     with Server(in_turn(down, down, down, OK)) as server:

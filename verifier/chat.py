@@ -4,9 +4,9 @@
         answer = await client.ask([{"role": "user", "content": "3 or 4?"}], max_tokens=8)
 
 The very first question goes alone, so that a wrong key, model or address costs one call; where the server fails on this
-question, the others are asked all the same. Up to `max_in_flight` go at once; a server that is busy (429) halves that,
-each answer raises it again a little, and Retry-After holds everything back for as long as it says. What may pass is asked
-again after a random, growing pause; the key comes from the environment.
+question, the others are asked all the same. A server that has gone is given up. Up to `max_in_flight` go at once; a
+busy one (429) halves that, each answer raises it again a little, and Retry-After holds all back as long as it says.
+What may pass is asked again after a random, growing pause; the key comes from the environment.
 Parameters that a server refuses by name are left out from then on and listed in `adapted`.
 """
 
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     import aiohttp
 
 BUSY_TRIES = 20  # a rate limit passes; with pauses of up to a minute this is about ten minutes
-FAILED_AT_FIRST = 8  # at least so many questions must fail before a server that has answered none is given up
+FAILED_IN_A_ROW = 8  # at least so many questions must fail before a server is given up
+UNHEARD = ("connection", "timeout")  # no word from the server, where others are about the question
 LONGEST_PAUSE_S = 60.0
 LONGEST_RETRY_AFTER_S = 3600.0
 LARGEST_REPLY = 1 << 26  # bytes; an answer of 100,000 tokens with 20 log-probabilities each is half of that
@@ -103,14 +104,14 @@ class ChatClient:
 
     @property
     def given_up(self) -> ChatError | None:
-        """Why nothing more is asked: the key, the model or the address is refused, or a server that has answered nothing
-        fails on question after question. None as long as questions are asked."""
+        """Why nothing more is asked: the key, the model or the address is refused, a server that has answered nothing
+        fails on question after question, or one that has is heard of no more. None as long as questions are asked."""
         return self._fatal
 
     async def ask(self, messages: list[dict[str, Any]], **params: Any) -> ChatAnswer:
         """The answer. Raises ChatError: after the last try, at once for what another try cannot mend, and without a call
         once the key, the model or the address has been refused, the first question has found no server in all its tries,
-        or one that has answered nothing fails on question after question."""
+        or the server is given up."""
         async with self._first:
             if not self._gate.opened:
                 return await self._judged(messages, params)
@@ -120,17 +121,20 @@ class ChatClient:
         try:
             return await self._ask(messages, params)
         except ChatError as error:
-            if not self._answering and error.kind in RETRIED:
+            if error.kind in RETRIED:
                 self._judge_server(error)
             raise
 
     def _judge_server(self, error: ChatError) -> None:
-        """Of a server that has answered nothing: whether it fails on this question only, or is not to be had."""
+        """Whether the server fails on this question only, or is not to be had."""
+        if self._answering and error.kind not in UNHEARD:
+            self._failed = 0
+            return
         self._failed += 1
-        if error.kind != "server" or self._failed >= max(FAILED_AT_FIRST, 2 * self.max_in_flight):
+        never_there = not self._answering and error.kind != "server"
+        if never_there or self._failed >= max(FAILED_IN_A_ROW, 2 * self.max_in_flight):
             self._fatal = self._fatal or error
-        else:
-            self._gate.open()
+        self._gate.open()
 
     async def _ask(self, messages: list[dict[str, Any]], params: dict[str, Any]) -> ChatAnswer:
         from tenacity import AsyncRetrying, retry_if_exception, wait_random_exponential
@@ -168,7 +172,7 @@ class ChatClient:
                         raise ChatError(self._fatal.kind, self._fatal.message)
                     body = self._body(messages, self._adapt(params))  # as known by now
                     answer = await self._post(body, ticket)
-                    self._answering = True
+                    self._answering, self._failed = True, 0
                     self._gate.answered()
                     return answer
             except ChatError as error:
