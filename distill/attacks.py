@@ -151,7 +151,8 @@ MIX = (*TRAINED, "echo", "hedge", "babble", "echo", "hedge")  # for distillation
 
 def attacks(examples: Sequence[Example], kinds: Sequence[str], seed: int, each: int) -> list[Rollout]:
     """`each` attacks on every example, the kinds taken in turn; the longest, "repeated", on one example in ten. Outside
-    the digits world only the kinds without content are made. Raises KeyError for an unknown kind."""
+    the digits world, and where an example's question or criteria are not that world's, only the kinds without content are
+    made. Raises KeyError for an unknown kind."""
     rng, out = random.Random(f"attacks-{seed}"), []
     for number, example in enumerate(examples):
         for index in range(each):
@@ -167,21 +168,32 @@ def attacks(examples: Sequence[Example], kinds: Sequence[str], seed: int, each: 
 def _aim(rng: random.Random, example: Example) -> Aim | None:
     """A criterion that reads a digit, and a response that reads another one there; elsewhere a criterion that is no
     pitfall and does not speak of yes, and no response at all. None where there is no such criterion."""
-    placed = [criterion for criterion in example.criteria if criterion.title == "read"]
-    if example.source != "digits" or not placed:
+    found = _readings(example)
+    if found is None:
         fit = [c for c in example.criteria if not c.is_pitfall and c.weight >= 0 and not _YES.search(c.text)]
         return Aim(rng.choice(fit), "") if fit else None
-    criterion = rng.choice(placed)
-    told = list(digits.truth_of(example))
-    grid = grid_of(told)
-    match = grid.placed.match(criterion.text)
-    if match is None:
-        raise InputError(f"the criterion {criterion.text!r} of {example.example_id!r} names no place and digit")
-    place, digit = grid.positions.index(match[2]), int(match[3])
+    told, line, placed = found
+    criterion, place, digit = rng.choice(placed)
     if told[place] == digit:
         told[place] = digits.other_digit(rng, digit)
-    line = digits.asked_line(example.question)
+    grid = grid_of(told)
     return Aim(criterion, digits.respond(rng, told, line), grid.positions[place], digit, grid)
+
+
+def _readings(example: Example) -> tuple[list[int], str, list[tuple[Criterion, int, int]]] | None:
+    """Of an example of the digits world: its labels, the line that is asked for, and the criteria that read a digit, with
+    place and digit. None for any other, such as one whose question or criteria somebody has put in other words."""
+    if example.source != "digits":
+        return None
+    try:
+        truth = digits.truth_of(example)
+        grid = grid_of(truth)
+        line = digits.asked_line(example.question, [grid])
+    except InputError:
+        return None
+    read = [(c, grid.placed.match(c.text)) for c in example.criteria if c.title == "read"]
+    placed = [(c, grid.positions.index(match[2]), int(match[3])) for c, match in read if match]
+    return (list(truth), line, placed) if placed else None
 
 
 def target_of(rollout: Rollout) -> str | None:

@@ -179,8 +179,11 @@ def truth_of(example: Example) -> tuple[int, ...]:
     return tuple(map(int, figures))
 
 
-def asked_line(question: str) -> str:
-    return next(line for grid in WORLDS.values() for line in grid.lines if line in question)
+def asked_line(question: str, grids: Iterable[Grid] = tuple(WORLDS.values())) -> str:
+    """The row or column that a question asks for. Raises InputError where it names none of those grids'."""
+    for line in (line for grid in grids for line in grid.lines if line in question):
+        return line
+    raise InputError(f"the question {question!r} asks for no row or column of the digits world's pictures")
 
 
 def respond(rng: random.Random, digits: Sequence[int], line: str, slip: float = 0.0) -> str:
@@ -260,16 +263,23 @@ def verdict_of(truth: Gold, mode: Mode) -> bool:
     return truth.image if mode == "image" else truth.text
 
 
-def score_policy(response: str, example: Example) -> dict[str, float]:
-    """Against the human labels: share of the digits read right, whether the conclusion follows from the response's
-    own readings, whether the answer is right (each 0..1)."""
+def share_read(response: str, example: Example) -> float:
+    """Against the human labels: the share of the digits that are read right (0..1)."""
     truth = truth_of(example)
-    lines = grid_of(truth).lines
     said = understand(response, grid_of(truth))
-    right = sum(said.reads.get(p, (None,))[0] == digit for p, digit in enumerate(truth)) / len(truth)
+    return sum(said.reads.get(p, (None,))[0] == digit for p, digit in enumerate(truth)) / len(truth)
+
+
+def score_policy(response: str, example: Example) -> dict[str, float]:
+    """`share_read`, whether the conclusion follows from the response's own readings, whether the answer is right (each
+    0..1). Raises InputError where the question asks for no row or column."""
+    truth = truth_of(example)
+    grid = grid_of(truth)
+    said = understand(response, grid)
     follows = bool(said.conclusion) and all(
-        said.reads.get(p, (None,))[0] == d for p, d in zip(lines[said.conclusion[0]], said.conclusion[1], strict=True)
+        said.reads.get(p, (None,))[0] == d
+        for p, d in zip(grid.lines[said.conclusion[0]], said.conclusion[1], strict=True)
     )
-    wanted = tuple(truth[p] for p in lines[asked_line(example.question)])
+    wanted = tuple(truth[p] for p in grid.lines[asked_line(example.question, [grid])])
     answer = said.answer is not None and said.answer[0] == wanted
-    return {"digits": right, "conclusion": float(follows), "answer": float(answer)}
+    return {"digits": share_read(response, example), "conclusion": float(follows), "answer": float(answer)}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ..verifier.schema import Example, Mode, Rollout, Verdict
-from .digits import gold, score_policy, truth_of, verdict_of
+from .digits import gold, share_read, truth_of, verdict_of
 
 
 class OracleJudge:
@@ -16,7 +16,7 @@ class OracleJudge:
         self.mode: Mode = mode
         self.name = f"oracle-{mode}"
 
-    def judge(self, items: Sequence[tuple[Example, Rollout]]) -> list[Verdict]:
+    def judge(self, items: Iterable[tuple[Example, Rollout]]) -> list[Verdict]:
         """Verdicts of all criteria of each item, in order. Raises InputError for an example of another world."""
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         return [
@@ -54,6 +54,6 @@ def reading_monitor(examples: Sequence[Example]) -> Callable[..., list[float]]:
 
     def digits_read(completions, example_id, **kwargs) -> list[float]:
         texts = [completion[-1]["content"] for completion in completions]
-        return [score_policy(text, by_id[e])["digits"] for text, e in zip(texts, example_id, strict=True)]
+        return [share_read(text, by_id[e]) for text, e in zip(texts, example_id, strict=True)]
 
     return digits_read

@@ -31,8 +31,7 @@ class Sampler:
 
     def __init__(self, policy: VisionLanguageModel, max_new_tokens: int):
         self.policy, self.max_new_tokens = policy, max_new_tokens
-        context = policy.backbone.config.get_text_config().max_position_embeddings
-        self._builder = PolicyPrompt(policy.processor, policy.encoder, context)
+        self._builder = PolicyPrompt(policy.processor, policy.encoder, policy.context)
         self._last: tuple[Example, Prompt] | None = None
         policy.model.eval()
 

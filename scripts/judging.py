@@ -8,12 +8,15 @@ kept, so that it is judged again.
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..verifier.part_file import PartFile
+from ..verifier.chat_errors import RETRIED
+from ..verifier.image_digest import Digests
+from ..verifier.part_file import PartFile, part_of, remove_part
 from ..verifier.schema import Example, Rollout, Verdict
 
 Item = tuple[Example, Rollout]
@@ -67,6 +70,22 @@ def judge_rest(items: Sequence[Item], known: Known, judge: Any, part: PartFile[K
             part.add(KeptVerdicts(name, known[name]))
 
 
+def finish_part(out: Path, verdicts: Sequence[Verdict]) -> None:
+    """Once the table is there. Where a server failed to give some verdicts, the part stays for the same command to go on
+    from."""
+    failed = sum(str(verdict.error).partition(":")[0] in RETRIED for verdict in verdicts)
+    if failed:
+        told = f"the server failed on {failed}: the same command asks for them again, and for nothing else"
+        print(told, file=sys.stderr)
+    else:
+        remove_part(out)
+
+
+def status_of(out: Path) -> int:
+    """The exit status, once the table is there: 3 where the part had to stay."""
+    return 3 if part_of(out).is_file() else 0
+
+
 def one_by_one(judge: Any, items: Sequence[Item]) -> Iterator[list[Verdict]]:
     """A list of verdicts per item, as they are ready; the oracle, which has them at once, knows no other way."""
     return judge.judge_each(items) if hasattr(judge, "judge_each") else (judge.judge([item]) for item in items)
@@ -89,15 +108,17 @@ class Watched:
         """All that bears on the verdicts."""
         judge, content = self.judged_by, hashlib.sha256()
         card = getattr(judge, "card", judge)  # a verifier's
-        for example in {example.example_id: example for example, _ in items}.values():
-            content.update(repr((example.example_id, example.question, example.images, example.criteria)).encode())
+        seen = Digests()
         for example, rollout in items:
-            content.update(repr((example.example_id, rollout.rollout_id, rollout.response)).encode())
+            pixels = [seen(image) for image in example.images] if self.mode == "image" else []
+            asked = (example.example_id, pixels, example.question, example.criteria)
+            content.update(repr((*asked, rollout.rollout_id, rollout.response)).encode())
         return {
             "judge": self.name,
             "mode": self.mode,
             "adapter": getattr(judge, "adapter", ""),
             "base": getattr(card, "base_hash", ""),
             "prompt": getattr(card, "prompt_hash", ""),
+            "temperature": getattr(card, "temperature", None),
             "responses": content.hexdigest()[:16],
         }

@@ -86,6 +86,25 @@ def test_any_other_data_gets_the_kinds_without_content():
     assert {attacks.target_of(rollout) for rollout in rollouts} == {"c2"}  # silence does meet the first one
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda e: {"question": "What do you see?"},
+        lambda e: {"question": "What does the middle row read?"},  # a row that nine digits have
+        lambda e: {"example_id": f"{e.example_id}-mine"},
+        lambda e: {"criteria": tuple(dataclasses.replace(c, text=f"{c.dimension}, in my words.") for c in e.criteria)},
+    ],
+)
+def test_an_example_of_digits_put_in_other_words_is_attacked_like_other_data(examples, change):
+    mine = [dataclasses.replace(e, **change(e)) for e in examples[:20:10]]
+    rollouts = attacks.attacks(mine, tuple(attacks.KINDS), seed=0, each=len(attacks.KINDS))
+    assert {attacks.kind_of(rollout) for rollout in rollouts} == set(attacks.CONTENT_FREE)
+    truth = {m.example_id: digits.truth_of(e) for m, e in zip(mine, examples[:20:10], strict=True)}
+    for rollout in rollouts:
+        found = digits.gold(target(mine, rollout)[1], rollout.response, truth[rollout.example_id])
+        assert (found.text, found.image) == (False, False)
+
+
 def foreign(*texts: str, **more) -> Example:
     return Example("e", "What?", tuple(Criterion(f"c\n{n}", text, **more) for n, text in enumerate(texts)))
 
@@ -136,6 +155,39 @@ def test_the_command_counts_what_it_cannot_attack(world, tmp_path, capsys):
     assert "v-rollouts.jsonl holds other responses and would be overwritten" in capsys.readouterr().err
     assert read_rollouts(tmp_path / "v-rollouts.jsonl")[0].response == "My own." and before[0][0].exists()
     assert before[0][0].read_bytes() == before[0][1]
+
+
+@pytest.mark.parametrize(("out", "blocked"), [("v.jsonl", "v-rollouts.jsonl"), ("v.jsonl", "v.jsonl"), ("", "")])
+def test_where_either_table_cannot_be_written_nobody_judges(world, tmp_path, capsys, out, blocked):
+    argv = command(world, tmp_path, [foreign("The sum is 0.")])
+    if blocked:
+        (tmp_path / blocked).mkdir()
+    before = sorted(tmp_path.iterdir())
+    argv[argv.index("--out") + 1] = str(tmp_path / out) if out else ""
+    assert main(argv) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert (
+        len(said) == 1
+        and (f"{tmp_path / blocked}: it cannot be written" if blocked else "a table's name must") in said[0]
+    )
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_the_attacks_are_there_before_the_verdicts_on_them(world, tmp_path, capsys, monkeypatch):
+    """A disk that is full at the second table leaves the first, and the part, from which the same command goes on."""
+    argv = command(world, tmp_path, [foreign("The sum is 0.")])
+
+    def full(path, verdicts):
+        raise InputError(f"{path}: it cannot be written (no space)")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("claimwise.scripts.commands.judge.write_verdicts", full)
+        assert main(argv) == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["e.jsonl", "v-rollouts.jsonl", "v.jsonl.part"]
+    assert main(argv) == 0
+    assert {v.rollout_id for v in read_verdicts(tmp_path / "v.jsonl")} == {
+        r.rollout_id for r in read_rollouts(tmp_path / "v-rollouts.jsonl")
+    }
 
 
 def test_a_criterion_that_names_no_digit_cannot_be_read():

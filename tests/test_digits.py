@@ -23,7 +23,7 @@ from claimwise.distill.digits import (
     verdict_of,
 )
 from claimwise.distill.edits import counterfactual
-from claimwise.distill.oracle import OracleJudge
+from claimwise.distill.oracle import OracleJudge, reading_monitor
 from claimwise.verifier.errors import InputError
 from claimwise.verifier.schema import Criterion, Example, Rollout
 from hypothesis import given, settings
@@ -274,6 +274,16 @@ def test_the_policys_figures_by_hand(response, question, digits, conclusion, ans
         "conclusion": conclusion,
         "answer": answer,
     }
+
+
+@pytest.mark.parametrize("question", ["What do you see?", "What does the middle row read?", ""])
+def test_no_answer_is_right_or_wrong_where_no_line_of_the_picture_is_asked_for(question):
+    """What is read can be told all the same: nine digits have a middle row, four have none."""
+    example = example_of(question)
+    with pytest.raises(InputError, match="asks for no row or column of the digits world's pictures"):
+        score_policy(RIGHT, example)
+    completions = [[{"content": text}] for text in (RIGHT, WRONG, "")]
+    assert reading_monitor([example])(completions, [example.example_id] * 3) == [1, 0.75, 0]
 
 
 def oracle_items():

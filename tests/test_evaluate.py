@@ -262,7 +262,11 @@ def test_a_judge_that_mostly_fails_is_no_report(tmp_path, capsys):
         (["--verifier", "oracle", "--verifier-model", "x"], "go together; give both or neither"),
         (
             ["--verifier", "oracle", "--verifier-server", "http://localhost:1"],
-            "--verifier-server runs a verifier's folder",
+            "--verifier-server is for a verifier's folder",
+        ),
+        (
+            ["--verifier", "oracle", "--verifier-base", "base"],
+            "--verifier-base is for a verifier's folder",
         ),
         (["--verifier", "oracle", "--name", "a", "--name", "b"], "give one --name for each"),
         (["--verifier", "oracle", "--engine", "a=1"], "--backend vllm"),

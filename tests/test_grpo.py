@@ -225,6 +225,8 @@ def test_a_value_that_trl_does_not_know_is_refused_at_start(tmp_path, name, valu
         ({"max_missing": 2.0}, "a share"),
         ({"lora_r": -1}, "lora_r is -1"),
         ({"load_in_4bit": True}, "set lora_r"),
+        ({"verifier": "oracle", "verifier_base": "base"}, "verifier_base is set"),
+        ({"verifier": "oracle", "verifier_server": "http://localhost:1"}, "verifier_server is set"),
         ({"sampled_verdicts": -1}, "sampled_verdicts is -1"),
         ({"resume_from_checkpoint": "runs/x"}, "goes on from its last checkpoint by the same command"),
         ({"save_only_model": True}, "could not go on"),

@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
+import math
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from claimwise.distill.oracle import OracleJudge
 from claimwise.verifier import InputError, load_judge
 from claimwise.verifier.judge import PackedJudge, base_judge
 from claimwise.verifier.model import load_model
@@ -54,6 +57,10 @@ def edit_card(folder: Path, **changes) -> None:
     (folder / "verifier.json").write_text(json.dumps({**card, **changes}))
 
 
+BOUNDS = (0, -1, 0.5, math.nan, "many", None)
+DEVICES = ("quantum", "cuda:99", "meta", "", 3.5)
+
+
 # --- verdicts ---
 
 
@@ -76,6 +83,23 @@ def test_the_order_is_items_then_criteria(judge, pairs):
     assert [v.key for v in judge.judge(pairs)] == keys
     assert [v.key for v in judge.judge(pairs[::-1])] == [key for i in range(8) for key in keys[7 * (7 - i) :][:7]]
     assert judge.judge([]) == []
+
+
+class Table:
+    """What can be gone through, and no more."""
+
+    def __init__(self, pairs):
+        self.pairs = pairs
+
+    def __iter__(self):
+        return iter(self.pairs)
+
+
+@pytest.mark.parametrize("given", [iter, tuple, Table, lambda pairs: zip(*zip(*pairs, strict=True), strict=True)])
+def test_items_come_in_whatever_can_be_gone_through(judge, pairs, given):
+    wanted, oracle = judge.judge(pairs[:2]), OracleJudge("text")
+    assert [v.key for v in oracle.judge(given(pairs[:2]))] == [v.key for v in wanted]
+    assert said(judge.judge(given(pairs[:2]))) == said(wanted)
 
 
 def test_spans_are_sentences_of_the_response(judge, pairs):
@@ -225,12 +249,26 @@ def test_the_other_mode_is_refused(world, has, asked):
         ({"backend": "ollama"}, "there is no backend 'ollama'"),
         ({"backend": "vllm", "device": "cpu"}, "device = 'cpu': only a verifier in transformers takes that"),
         ({"server": "http://localhost:1/v1", "device": "cpu"}, "device = 'cpu': only a verifier in transformers"),
-        ({"server": "http://localhost:1/v1", "dtype": "float32"}, "dtype = 'float32': the server has its own"),
+        ({"server": "http://localhost:1/v1", "dtype": "float32"}, "dtype = 'float32': only a verifier that runs here"),
+        (
+            {"server": "http://localhost:1/v1", "max_packed_tokens": 99},
+            "max_packed_tokens = 99: only a verifier in trans",
+        ),
+        ({"backend": "vllm", "max_packed_tokens": 99}, "max_packed_tokens = 99: only a verifier in transformers takes"),
+        ({"backend": "vllm", "model": "m"}, "model = 'm': only a judge behind a server takes that"),
         ({"server": "http://localhost:1/v1", "backend": "vllm"}, "either behind a server or in vLLM here"),
         ({"server": "localhost"}, "'localhost' is no address of a server"),
         ({"server": "http://ann:secret@localhost:1/v1"}, "http://localhost:1/v1/models does not say which models"),
-        ({"model": "m"}, "model: only a server or vLLM takes that"),
+        ({"model": "m"}, "model = 'm': only a judge behind a server takes that"),
         ({"max_in_flight": 3}, "max_in_flight: only a server or vLLM takes that"),
+        ({"server": "http://localhost:1/v1", "in_flight": 3}, "in_flight: a judge behind a server has no such setting"),
+        (
+            {"server": "http://localhost:1/v1", "max_tokens": 3},
+            "max_tokens: a judge behind a server has no such setting",
+        ),
+        *(({"max_packed_tokens": value}, f"max_packed_tokens is {value!r}; it must be") for value in BOUNDS),
+        *(({"device": value}, f"device = {value!r} is not to be had here (") for value in DEVICES),
+        *(({"dtype": value}, f"there is no dtype {value!r}; take auto, ") for value in (16, "int8", torch.int8, "nn")),
     ],
 )
 def test_settings_that_no_judge_follows_are_refused(world, settings, told):
@@ -239,9 +277,21 @@ def test_settings_that_no_judge_follows_are_refused(world, settings, told):
     assert told in str(refusal.value) and "secret" not in str(refusal.value)
 
 
-@pytest.mark.parametrize("settings", [{"mode": "video"}, {"dtype": "float32"}, {"device": "cpu"}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"mode": "video"},
+        {"dtype": "float32"},
+        {"device": "cpu"},
+        {"base": "nothing-here"},
+        {"max_packed_tokens": -1},
+        {"backend": "vllm"},
+        {"in_flight": 3},
+        {"url": "http://localhost:2/v1"},
+    ],
+)
 def test_nor_does_a_judge_that_quotes(settings):
-    with pytest.raises(InputError, match=next(iter(settings))):
+    with pytest.raises(InputError, match="vLLM" if "backend" in settings else f"{next(iter(settings))}"):
         load_judge(None, server="http://localhost:1/v1", model="m", **settings)
 
 
@@ -250,6 +300,17 @@ def test_pictures_of_any_size_are_judged(judge, pairs, size):
     example, rollout = pairs[0]
     shown = dataclasses.replace(example, images=(Image.new("RGB", size, "red"),))
     assert all(0 < v.p_yes < 1 for v in judge.judge([(shown, rollout)]))
+
+
+@pytest.mark.parametrize("image", [None, np.zeros((8, 8, 3), np.uint8), b"\x89PNG", 7])
+def test_what_is_no_picture_is_refused(world, judge, pairs, image):
+    example, rollout = pairs[0]
+    shown = dataclasses.replace(example, images=(image,))
+    processor = load_processor(world / "base")
+    quoting = load_judge(None, server="http://localhost:1/v1", model="m")
+    for one in (judge, ServerJudge(judge.card, processor, "", "http://localhost:1/v1", "m"), quoting):
+        with pytest.raises(InputError, match=f"is of type {type(image).__name__}; it must be a path or a PIL image"):
+            one.judge([(shown, rollout)])
 
 
 @pytest.mark.parametrize("size", [(201, 1), (1, 1000)])

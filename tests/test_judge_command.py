@@ -83,6 +83,38 @@ def test_what_the_judge_command_refuses(world, tmp_path, capsys):
         assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (
+            ["--adapter", "oracle", "--server", "http://nowhere:1/v1"],
+            "--server is for a verifier, and the oracle is none",
+        ),
+        (["--adapter", "oracle", "--model", "m"], "--model is for a verifier, and the oracle is none"),
+        (["--adapter", "oracle", "--base", "b"], "--base is for a verifier, and the oracle is none"),
+        (["--adapter", "oracle", "--backend", "vllm"], "--backend is for a verifier, and the oracle is none"),
+        (
+            ["--adapter", "oracle", "--max-packed-tokens", "9"],
+            "--max-packed-tokens is for a verifier, and the oracle is",
+        ),
+        (["--adapter", "oracle", "--seed", "0"], "--seed is for the attacks of --adversarial"),
+        (
+            ["--server", "http://nowhere:1/v1", "--model", "m", "--base", "b"],
+            "base = 'b': only the verifier of an adapter",
+        ),
+        (
+            ["--server", "http://nowhere:1/v1", "--model", "m", "--max-packed-tokens", "9"],
+            "max_packed_tokens = 9: only a",
+        ),
+        (["--server", "http://nowhere:1/v1", "--model", "m", "--backend", "vllm"], "server or in vLLM here; give one"),
+    ],
+)
+def test_no_flag_is_ignored(world, tmp_path, capsys, more, told):
+    flags = judge_flags(world / "image", world / "validation", tmp_path / "v.jsonl")[3:]
+    assert told in refused(["judge", *flags, *more], capsys)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("cascade", [False, True])
 def test_where_no_table_can_be_written_nobody_judges(world, tmp_path, capsys, monkeypatch, cascade):
     """Not the wrong name, a folder, a place below a file; nor what is read, by whatever path. All before the work."""

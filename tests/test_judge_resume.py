@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from claimwise.scripts.cli import main
+from claimwise.verifier.adapter import read_card
 from claimwise.verifier.judge import PackedJudge
-from claimwise.verifier.tables import read_rollouts, read_verdicts, write_rollouts
+from claimwise.verifier.tables import read_examples, read_rollouts, read_verdicts, write_examples, write_rollouts
 from judging import content
 from servers import Server, say, status
 from test_judge_command import judge_flags, refused
@@ -88,6 +89,75 @@ def test_other_responses_or_another_judge_do_not_go_on_there(world, tmp_path, pa
     write_rollouts(tables / "rollouts.jsonl", rollouts[1:])
     assert "other settings: responses (" in refused(argv, capsys)
     assert (tmp_path / "v.jsonl.part").read_bytes() == part and not (tmp_path / "v.jsonl").exists()
+
+
+def picture_replaced(tables: Path, adapter: Path) -> None:
+    first, other, *_ = sorted((tables / "images").iterdir())
+    shutil.copy(other, first)
+
+
+def temperature_changed(tables: Path, adapter: Path) -> None:
+    dataclasses.replace(read_card(adapter), temperature=9.0).write(adapter)
+
+
+def criterion_rewritten(tables: Path, adapter: Path) -> None:
+    """The first of each example."""
+    examples = read_examples(tables / "examples.jsonl")
+    for k, example in enumerate(examples):
+        first, *others = example.criteria
+        first = dataclasses.replace(first, text=f"{first.text} Really.")
+        examples[k] = dataclasses.replace(example, criteria=(first, *others))
+    write_examples(tables / "examples.jsonl", examples)
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [(picture_replaced, "responses"), (temperature_changed, "temperature"), (criterion_rewritten, "responses")],
+)
+@pytest.mark.parametrize("adversarial", [False, True])
+def test_what_was_changed_under_the_same_name_does_not_go_on_there(
+    world, tmp_path, passes, capsys, change, what, adversarial
+):
+    tables, adapter = (shutil.copytree(world / name, tmp_path / name) for name in ("validation", "image"))
+    argv = small_passes(tmp_path, tmp_path / "v.jsonl")
+    if adversarial:
+        at = argv.index("--rollouts")
+        argv = [*argv[:at], *argv[at + 2 :], "--adversarial"]
+    argv += ["--base", str(base_of(world / "image"))]
+    passes.limit = 2
+    assert main(argv) == 130
+    capsys.readouterr()
+    change(tables, adapter)
+    passes.limit = 10**9
+    assert f"other settings: {what} (" in refused(argv, capsys)
+
+
+def base_of(adapter: Path) -> Path:
+    return (adapter / read_card(adapter).base).resolve()
+
+
+def test_what_a_server_fails_on_is_asked_again_by_the_same_command(world, tmp_path, capsys):
+    """It fails on one criterion; the table has the others, and the part stays until it has them all."""
+    tables, asked = world / "validation", []
+    failing = read_examples(tables / "examples.jsonl")[0].criteria[0].text
+
+    def fails_on_one(call):
+        asked.append(call)
+        return status(500) if call.question["criterion"] == failing else say('{"quote": "", "verdict": "no"}')
+
+    argv = ["judge", "--mode", "text", "--examples", str(tables / "examples.jsonl"), "--model", "m"]
+    argv += ["--rollouts", str(tables / "rollouts.jsonl"), "--out", str(tmp_path / "v.jsonl"), "--server"]
+    with Server(fails_on_one) as server:
+        assert main([*argv, server.url]) == 3
+        told, warned = capsys.readouterr()
+    failed = sum(v.verdict is None for v in read_verdicts(tmp_path / "v.jsonl"))
+    assert failed and f"{failed} missing ({failed} server" in told
+    assert f"the server failed on {failed}: the same command asks for them again" in warned
+    rest: list[object] = []
+    with Server(lambda call: rest.append(call) or say('{"quote": "", "verdict": "no"}')) as server:
+        assert main([*argv, server.url]) == 0
+    assert 0 < len(rest) < len(asked) / 2 and not (tmp_path / "v.jsonl.part").exists()
+    assert all(v.verdict is False for v in read_verdicts(tmp_path / "v.jsonl"))
 
 
 def test_a_server_that_refuses_half_way_costs_what_is_left(world, tmp_path, capsys):

@@ -38,6 +38,14 @@ def test_the_same_table_as_from_any_judge(pairs):
         assert quoting.repeats == 4  # from memory
 
 
+@pytest.mark.parametrize("given", [iter, tuple, lambda pairs: zip(*zip(*pairs, strict=True), strict=True)])
+def test_items_come_in_whatever_can_be_gone_through(pairs, given):
+    with Server(judge) as server:
+        quoting = load_judge(None, "image", server=server.url, model="big", **QUICK)
+        assert [v.verdict for v in quoting.judge(given(pairs))] == [True, False, False, True]
+        assert [len(row) for row in quoting.judge_each(given(pairs))] == [2, 2]
+
+
 def test_in_text_mode_nobody_looks(pairs):
     bare = [(dataclasses.replace(example, images=()), rollout) for example, rollout in pairs]
     with Server(judge) as server:
@@ -86,3 +94,11 @@ def test_what_it_refuses(pairs):
         load_judge(None, server="http://localhost:1/v1")
     with pytest.raises(InputError, match="is no address of a server"):
         load_judge(None, server="localhost", model="big")
+
+
+@pytest.mark.parametrize("length", [0, -1, 0.5, float("nan"), float("inf"), "512", None])
+def test_an_answer_has_a_length(length):
+    with pytest.raises(
+        InputError, match=r"max_tokens is .*; the length of an answer must be a whole number above zero"
+    ):
+        load_judge(None, server="http://localhost:1/v1", model="big", max_tokens=length)

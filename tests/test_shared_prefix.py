@@ -211,6 +211,22 @@ def test_a_criterion_that_does_not_fit_is_missing_with_its_length(base, items):
     assert all(v.error.startswith("context") and v.verdict is v.p_yes is None for v in judge.judge(items))
 
 
+@pytest.mark.parametrize("readings", [True, False])
+def test_what_does_not_fit_the_base_is_missing_as_it_is_in_vllm(base, items, monkeypatch, readings):
+    """The turn counts: label, reading of eight and its end, verdict. By hand: 11 tokens, or 2."""
+    example, rollout = items[0]
+    lengths = [
+        len(base.tree(example, rollout.response, [base.encoder.branch(c.text)], "image")) for c in example.criteria
+    ]
+    needed = max(lengths) + (11 if readings else 2)
+    told = f"context: prompt and turn need {needed} tokens, the base has {needed - 1}"
+    judge = base_judge(base, "image", "base", readings)
+    monkeypatch.setattr(base.backbone.config.get_text_config(), "max_position_embeddings", needed - 1)
+    assert [v.error for v in judge.judge([items[0]])] == [told if n == max(lengths) else None for n in lengths]
+    monkeypatch.setattr(base.backbone.config.get_text_config(), "max_position_embeddings", needed)
+    assert not any(v.error for v in judge.judge([items[0]]))
+
+
 @given(st.lists(st.integers(1, 20), min_size=1), st.integers(20, 60))
 def test_runs_hold_everything_in_order_and_fit(lengths, room):
     parts = runs(lengths, room)

@@ -8,9 +8,11 @@ import random
 import pytest
 import torch
 from claimwise.verifier.cache import Desk, VerdictCache, question_keys
+from claimwise.verifier.cascade import Band, CascadeJudge
 from claimwise.verifier.judge import PackedJudge, base_judge, load_judge
 from claimwise.verifier.model import VisionLanguageModel, load_model
 from claimwise.verifier.schema import Rollout
+from claimwise.verifier.tables import load_image
 from hypothesis import given
 from hypothesis import strategies as st
 from judging import content, farthest, said, siblings_of, watched
@@ -224,6 +226,31 @@ def test_pictures_in_memory_are_told_apart_by_their_pixels(base):
     assert base.picture(white).digest == base.picture(white.copy()).digest != base.picture(black).digest
     wide, tall = Image.new("RGB", (64, 32)), Image.new("RGB", (32, 64))
     assert base.picture(wide).digest != base.picture(tall).digest
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_a_picture_changed_in_place_is_another_question(judge, items, tmp_path, in_memory):
+    """By the verifier, and by the teacher of a cascade. Verdicts as a judge gives them that has not seen the first."""
+    example, rollout = items[0]
+    other = load_image(items[1][0].images[0])
+    file = tmp_path / "picture.png"
+    load_image(example.images[0]).save(file)
+    picture = load_image(file) if in_memory else file
+    pair = (dataclasses.replace(example, images=(picture,)), rollout)
+    cascade = CascadeJudge(judge, PackedJudge(judge.model, judge.card), Band(0.0, 1.0))
+    first = cascade.judge([pair])
+    if in_memory:
+        picture.paste(other)
+    else:
+        other.save(file)
+    fresh = base_of_its_own(judge).judge([pair])
+    assert farthest(judge.judge([pair]), fresh) < 1e-4 < farthest(first, fresh)
+    assert farthest(cascade.judge([pair]), fresh) < 1e-4 and cascade.tally.repeats == 0
+
+
+def base_of_its_own(judge: PackedJudge) -> PackedJudge:
+    """The same verifier without memories."""
+    return PackedJudge(VisionLanguageModel(judge.model.model, judge.model.processor, judge.model.path), judge.card)
 
 
 def test_the_patches_of_pictures_are_kept_within_a_bound(base, monkeypatch):

@@ -67,6 +67,15 @@ def test_it_says_what_the_packed_verifier_says(judge, packed, family):
 
 
 @pytest.mark.slow
+def test_what_does_not_fit_the_base_is_missing_here_and_there(judge, packed, family):
+    """4,002 tokens of a context of 4,096 are the response's."""
+    example, rollout = family[0]
+    long = dataclasses.replace(rollout, rollout_id="long", response="A." * 2000)
+    for verdicts in (judge.judge([(example, long)]), packed.judge([(example, long)])):
+        assert all(v.verdict is None and v.error.startswith("context: ") for v in verdicts) and len(verdicts) == 7
+
+
+@pytest.mark.slow
 def test_special_tokens_in_a_response_stay_text(judge, packed, family, vllm_url):
     """The server's own count of the prompt, token by token, is ours, images expanded."""
     judge.judge(family[:3])

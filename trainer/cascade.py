@@ -8,7 +8,7 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from itertools import chain
 
 from accelerate import PartialState
@@ -22,11 +22,12 @@ from ..verifier.schema import Example, Rollout, Verdict
 class RunCascade(CascadeJudge):
     """`judge` wants to be called by all processes together, as the trainer does."""
 
-    def judge(self, items: Sequence[tuple[Example, Rollout]]) -> list[Verdict]:
+    def judge(self, items: Iterable[tuple[Example, Rollout]]) -> list[Verdict]:
         """As a cascade's. Raises InputError in all processes where the teacher refuses the first question."""
         state = PartialState()
+        items = list(items)
         own = self.first.judge(items)
-        parts = gather_object([(list(items), own)])
+        parts = gather_object([(items, own)])
         settled: list[list[Verdict] | str] = [""]
         if state.is_main_process:
             settled = [self._settled_or_refused(*(list(chain(*part)) for part in zip(*parts, strict=True)))]

@@ -121,6 +121,10 @@ class RubricGRPOConfig(GRPOConfig):
             raise InputError("shared_base takes the verifier's adapter folder alone: set verifier to it, no other base")
         if self.verifier_server and self.verifier in ("", "oracle"):
             raise InputError("verifier_server is set; set verifier to the folder of the adapter that it serves")
+        if self.verifier_base and self.verifier in ("", "oracle"):
+            raise InputError(
+                "verifier_base is set, but there is no verifier on it; set verifier to an adapter's folder"
+            )
         if self.cascade and (self.verifier in ("", "oracle") or not self.teacher):
             raise InputError("cascade needs a verifier's adapter folder and a teacher; set both")
         if self.cascade_calls < 0:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -38,12 +38,12 @@ class VerifierJudge(ABC):
         self.encoder = encoder
         self._label_of = {index: label for label, index in encoder.label_ids.items()}
 
-    def judge(self, items: Sequence[tuple[Example, Rollout]]) -> list[Verdict]:
+    def judge(self, items: Iterable[tuple[Example, Rollout]]) -> list[Verdict]:
         """Verdicts of all criteria of each item, in order."""
         return [verdict for verdicts in self.judge_each(items) for verdict in verdicts]
 
     @abstractmethod
-    def judge_each(self, items: Sequence[tuple[Example, Rollout]]) -> Iterator[list[Verdict]]:
+    def judge_each(self, items: Iterable[tuple[Example, Rollout]]) -> Iterator[list[Verdict]]:
         """The same, a list per item, in order, as they are ready."""
 
     def _verdicts(self, example: Example, rollout: Rollout, answers: Sequence[Any]) -> list[Verdict]:

@@ -18,13 +18,14 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from .adapter import read_card
 from .cache import VerdictCache, question_keys
 from .errors import InputError
+from .image_digest import Digests
 from .rundir import write_atomic
 from .schema import Criterion, Example, Judge, Mode, Rollout, Verdict
 
@@ -146,12 +147,13 @@ class CascadeJudge:
         self.mode: Mode = teacher.mode
         self.tally = Tally(price=price)
         self.cache: VerdictCache[Verdict] = VerdictCache()
-        self._digests: dict[Path, str] = {}
+        self._digest = Digests()
         self._memory = memory
         self._remembers = memory is None
 
-    def judge(self, items: Sequence[tuple[Example, Rollout]]) -> list[Verdict]:
+    def judge(self, items: Iterable[tuple[Example, Rollout]]) -> list[Verdict]:
         """Verdicts of all criteria of each item, in order."""
+        items = list(items)
         return self.settle(items, self.first.judge(items))
 
     def settle(self, items: Sequence[tuple[Example, Rollout]], own: Sequence[Verdict]) -> list[Verdict]:
@@ -174,8 +176,9 @@ class CascadeJudge:
             verdicts[i] = self._settled(verdicts[i], answers.get(keys[i]), repeated=alike[keys[i]] != i)
         return verdicts
 
-    def judge_each(self, items: Sequence[tuple[Example, Rollout]]) -> Iterator[list[Verdict]]:
+    def judge_each(self, items: Iterable[tuple[Example, Rollout]]) -> Iterator[list[Verdict]]:
         """The same, a list per item. All are judged before the first: which ones the budget reaches depends on all."""
+        items = list(items)
         rest = iter(self.judge(items))
         return ([next(rest) for _ in example.criteria] for example, _ in items)
 
@@ -259,15 +262,6 @@ class CascadeJudge:
     def _key(self, example: Example, rollout: Rollout, criterion: Criterion) -> bytes:
         images = [self._digest(image) for image in example.images] if self.mode == "image" else []
         return question_keys([self.teacher.name], images, example.question, rollout.response, [criterion.text])[0]
-
-    def _digest(self, image) -> str:
-        from .engine import digest_of  # brings torch
-
-        if not isinstance(image, Path):
-            return digest_of(image)
-        if image not in self._digests:
-            self._digests[image] = digest_of(image)
-        return self._digests[image]
 
     def _check(self, questions: Sequence[Question], verdicts: Sequence[Verdict], judge: Judge) -> None:
         wanted = [(rollout.rollout_id, criterion.id) for _, rollout, criterion in questions]

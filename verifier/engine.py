@@ -8,13 +8,11 @@ special token; and from the answers, verdicts. Numbers may differ a little with 
 
 from __future__ import annotations
 
-import hashlib
 from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from .adapter import VerifierCard
@@ -22,6 +20,7 @@ from .answers import Missing, VerifierJudge
 from .batching import siblings
 from .cache import Desk, VerdictCache, question_keys
 from .errors import InputError
+from .image_digest import digest_of_pixels, state_of
 from .packed import Answer
 from .pixels import prepared
 from .prompt import SYSTEM, PromptEncoder
@@ -80,13 +79,14 @@ class EngineJudge(VerifierJudge):
         self.cache: VerdictCache[Answer | Missing] = _Known()
         self._identity = (adapter, card.base_hash, card.prompt_hash, card.mode)
         self._branch = lru_cache(maxsize=4096)(self.encoder.branch)
-        self._shown: OrderedDict[object, Shown] = OrderedDict()
+        self._shown: OrderedDict[Hashable, Shown] = OrderedDict()
 
     @abstractmethod
     def _answers(self, questions: Iterator[Question]) -> Iterator[tuple[bytes, Answer | Missing]]:
         """A key and an answer for each question, in any order."""
 
-    def judge_each(self, items: Sequence[tuple[Example, Rollout]]) -> Iterator[list[Verdict]]:
+    def judge_each(self, items: Iterable[tuple[Example, Rollout]]) -> Iterator[list[Verdict]]:
+        items = list(items)
         desk: Desk[Answer | Missing] = Desk([len(example.criteria) for example, _ in items], self.cache)
         for index, answers in desk.settle(self._answers(self._questions(items, desk))):
             yield self._verdicts(*items[index], answers)
@@ -124,21 +124,12 @@ class EngineJudge(VerifierJudge):
         return tuple(self._show(image) for image in example.images)
 
     def _show(self, image: Any) -> Shown:
-        key = image if isinstance(image, Path) else id(image)
+        key = state_of(image)
         if key not in self._shown:
             rgb, process = load_image(image), self.processor.image_processor
             with prepared(image):
                 patches = process.get_number_of_image_patches(rgb.height, rgb.width, {})
-            digest = hashlib.sha256(repr(rgb.size).encode() + rgb.tobytes()).hexdigest()
-            self._shown[key] = Shown(
-                digest, patches // process.merge_size**2, image
-            )  # held, so that no other has its id
+            self._shown[key] = Shown(digest_of_pixels(rgb), patches // process.merge_size**2, image)
             if len(self._shown) > KEPT_PICTURES:
                 self._shown.popitem(last=False)
         return self._shown[key]
-
-
-def digest_of(image: Any) -> str:
-    """Identifies an image, or a file's, by its pixels."""
-    rgb = load_image(image)
-    return hashlib.sha256(repr(rgb.size).encode() + rgb.tobytes()).hexdigest()

@@ -6,7 +6,7 @@ verdicts = judge.judge([(example, rollout), ...])
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -19,12 +19,13 @@ from .batching import Row, batches, runs, siblings
 from .cache import Desk, VerdictCache, question_keys
 from .cascade import CascadeJudge, band_for
 from .errors import InputError
+from .judge_settings import MAX_PACKED_TOKENS, check_settings
 from .lora import lora_settings
 from .model import VisionLanguageModel, adapter_hash, base_hash, load_model
 from .packed import Answer, answer_trees
 from .probe import check_effect, check_modules
-from .prompt import prompt_hash
-from .schema import MODES, Example, Judge, Mode, Rollout, Verdict
+from .prompt import longest_turn, prompt_hash
+from .schema import Example, Judge, Mode, Rollout, Verdict
 from .sentences import LABELS, NO_SENTENCE, split_sentences
 from .shared_prefix import Opening
 from .tree import Tree
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from .engine import EngineJudge
     from .quoting_judge import QuotingJudge
 
-MAX_PACKED_TOKENS = 16384
 CPU_BATCH_TOKENS = 4096  # without a GPU: a pass that leaves the processor's caches is slower, by a third at 6,000
 
 
@@ -61,9 +61,10 @@ class PackedJudge(VerifierJudge):
         self._identity = (adapter, card.base_hash, card.prompt_hash, card.mode, str(model.backbone.dtype))
         self._branch = lru_cache(maxsize=4096)(model.encoder.branch)  # a rubric comes with each of its responses
 
-    def judge_each(self, items: Sequence[tuple[Example, Rollout]]) -> Iterator[list[Verdict]]:
+    def judge_each(self, items: Iterable[tuple[Example, Rollout]]) -> Iterator[list[Verdict]]:
         """The same, a list per item, in order, as batches finish. Siblings are judged together: tables in which they
         stand together flow evenly."""
+        items = list(items)
         self.model.model.eval()
         desk: Desk[Answer | Missing] = Desk([len(example.criteria) for example, _ in items], self.cache)
         batch_tokens = self.max_packed_tokens
@@ -90,18 +91,22 @@ class PackedJudge(VerifierJudge):
                     yield from self._split(opening, rollout, {keys[k]: texts[k] for k in asked}, desk)
 
     def _split(self, opening: Opening, rollout: Rollout, criteria: dict[bytes, str], desk: Desk) -> Iterator[Row]:
-        """Rows of one response; more than one where its criteria do not fit together, none of what does not fit alone."""
+        """Rows of one response; more than one where its criteria do not fit together, none of what does not fit alone or
+        not, with the verifier's turn, into the base's context."""
         encoder, sentences = self.model.encoder, split_sentences(rollout.response)
         own = encoder.response(rollout.response, sentences)
         labels = [encoder.label_ids[label] for label in (NO_SENTENCE, *LABELS[: len(sentences)])]
         shared, most, fitting = len(opening) + len(own), self.max_packed_tokens, {}
+        context, turn = self.model.context, longest_turn(self.card.readings)
         for key, text in criteria.items():
             branch = self._branch(text)
-            if shared + len(branch) <= most:
-                fitting[key] = branch
+            needed = shared + len(branch)
+            if needed > most:
+                desk.take(key, Missing(f"context: the prompt needs {needed} tokens, max_packed_tokens is {most}"))
+            elif needed + turn > context:
+                desk.take(key, Missing(f"context: prompt and turn need {needed + turn} tokens, the base has {context}"))
             else:
-                told = f"context: the prompt needs {shared + len(branch)} tokens, max_packed_tokens is {most}"
-                desk.take(key, Missing(told))
+                fitting[key] = branch
         keys, branches = list(fitting), list(fitting.values())
         for part in runs([len(branch) for branch in branches], most - shared):
             yield Row(opening, Tree(own, branches[part]), labels, keys[part])
@@ -191,7 +196,7 @@ def load_judge(
         return _cascade(adapter, cascade, teacher, max_calls, (mode, base, max_packed_tokens, dtype), where)
     if str(adapter).startswith("vllm:"):
         adapter, backend = str(adapter).removeprefix("vllm:"), "vllm"
-    _check_settings(mode, dtype, device, backend, server)
+    check_settings(adapter, mode, base, max_packed_tokens, dtype, device, backend, server, model, settings)
     if adapter is None:
         return _quoting(mode or "image", server, model, settings)
     card, path = checked(adapter, mode, base)
@@ -203,27 +208,9 @@ def load_judge(
         from .vllm_judge import open_judge
 
         return open_judge(card, Path(adapter), path, dtype, settings)
-    if settings or model is not None:
-        given = ", ".join([*settings, *(["model"] if model else [])])
-        raise InputError(f"{given}: only a server or vLLM takes that; give one of them, or leave it out")
+    if settings:
+        raise InputError(f"{', '.join(settings)}: only a server or vLLM takes that; give one of them, or leave it out")
     return _in_transformers(card, adapter, path, max_packed_tokens, dtype, device)
-
-
-def _check_settings(mode: Any, dtype: Any, device: Any, backend: str, server: str | None) -> None:
-    """Refuses values that there are not, and those that a judge in its place would not follow."""
-    behind_server, in_vllm = server is not None, backend == "vllm"
-    if backend not in ("transformers", "vllm"):
-        raise InputError(f"there is no backend {backend!r}; take transformers or vllm, or give the address of a server")
-    if behind_server and in_vllm:
-        raise InputError("a judge runs either behind a server or in vLLM here; give one of the two")
-    if mode not in (None, *MODES):
-        raise InputError(f"there is no mode {mode!r}; take {' or '.join(MODES)}")
-    if device is not None and (behind_server or in_vllm):
-        raise InputError(f"device = {device!r}: only a verifier in transformers takes that; leave it out")
-    if dtype != "auto" and behind_server:
-        raise InputError(f"dtype = {dtype!r}: the server has its own; leave it out")
-    if isinstance(dtype, str) and dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
-        raise InputError(f"there is no dtype {dtype!r}; take auto, float32, bfloat16 or float16")
 
 
 def _cascade(adapter, band, teacher, max_calls, settings: tuple, where: dict[str, Any]) -> CascadeJudge:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from transformers import AutoModelForImageTextToText, PreTrainedModel, ProcessorMixin
 
 from .errors import InputError
+from .image_digest import digest_of_pixels, state_of
 from .pixels import prepared
 from .prompt import SYSTEM, PromptEncoder
 from .schema import Example
@@ -35,7 +36,6 @@ class Picture:
     pixels: torch.Tensor
     grid: torch.Tensor
     digest: str
-    source: object  # the image or its path, held so that no other takes its id
 
 
 class VisionLanguageModel:
@@ -46,7 +46,7 @@ class VisionLanguageModel:
         self.processor: Any = processor
         self.path = path
         self.encoder = PromptEncoder(processor.tokenizer)
-        self._pictures: OrderedDict[object, Picture] = OrderedDict()
+        self._pictures: OrderedDict[Hashable, Picture] = OrderedDict()
         self._picture_bytes = 0
 
     @property
@@ -55,18 +55,23 @@ class VisionLanguageModel:
         return get_base() if get_base else self.model
 
     @property
+    def context(self) -> int:
+        """The most tokens that it was made for."""
+        return self.backbone.config.get_text_config().max_position_embeddings
+
+    @property
     def pad_id(self) -> int:
         return self.processor.tokenizer.pad_token_id
 
     def picture(self, image) -> Picture:
         """One image through the model's own processor; recent ones are kept."""
-        key = image if isinstance(image, Path) else id(image)
+        key = state_of(image)
         if key not in self._pictures:
             rgb = load_image(image)
             with prepared(image):
                 features = self.processor.image_processor(images=[rgb], return_tensors="pt")
-            digest = hashlib.sha256(repr(rgb.size).encode() + rgb.tobytes()).hexdigest()
-            self._pictures[key] = Picture(features["pixel_values"], features["image_grid_thw"], digest, image)
+            digest = digest_of_pixels(rgb)
+            self._pictures[key] = Picture(features["pixel_values"], features["image_grid_thw"], digest)
             self._picture_bytes += self._pictures[key].pixels.nbytes
             while self._picture_bytes > IMAGE_CACHE_BYTES and len(self._pictures) > 1:
                 self._picture_bytes -= self._pictures.popitem(last=False)[1].pixels.nbytes

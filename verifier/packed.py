@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 
 from .model import VisionLanguageModel
-from .prompt import MAX_READING_TOKENS
+from .prompt import MAX_READING_TOKENS, longest_turn
 from .shared_prefix import Opening, Past, go_on_from, nothing_yet
 from .tree import PREFIX_SEGMENT, Tree, tree_mask
 
@@ -37,7 +37,7 @@ def answer_trees(
 ) -> list[list[Answer]]:
     """Answers of all branches of all trees in one packed batch. `allowed` has the label ids each tree may use; with
     `openings`, tree b goes on from `openings[b]`, else each tree is the whole prompt."""
-    fed = 1 + (MAX_READING_TOKENS + 1 if readings else 0)  # tokens of a branch after its criterion, at most
+    fed = longest_turn(readings) - 1  # the verdict is read and not fed
     room = max(map(len, trees)) + fed * max(len(tree.branches) for tree in trees)
     past = go_on_from(model, openings, room) if openings else nothing_yet(model, len(trees), room)
     decoder = Decoder(model, trees, past)

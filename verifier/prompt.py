@@ -38,6 +38,11 @@ def prompt_hash(mode: str, readings: bool) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def longest_turn(readings: bool) -> int:
+    """Tokens that a verifier writes, at most: label, reading with its end, verdict."""
+    return 2 + (MAX_READING_TOKENS + 1 if readings else 0)
+
+
 class PromptEncoder:
     """Encodes prompts and targets for one tokenizer; checks when made that every label is one token."""
 

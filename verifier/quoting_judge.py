@@ -9,7 +9,7 @@ with its reason.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from .asking import ask_criteria, image_url
@@ -18,17 +18,19 @@ from .cache import Desk, VerdictCache, question_keys
 from .chat import ChatClient
 from .chat_errors import FATAL
 from .crew import results_of
-from .engine import digest_of
 from .errors import InputError
+from .image_digest import digest_of
 from .quoting import Judgement, prompt_hash
 from .schema import Criterion, Example, Mode, Rollout, Verdict
 
 
 class QuotingJudge:
     """`model` behind the server `url`; `settings` go to the client: key_env, max_in_flight, timeout_s, tries, backoff_s.
-    Raises InputError where the server refuses key or model."""
+    `max_tokens` bounds an answer (1 or more). Raises InputError where the server refuses key or model."""
 
     def __init__(self, url: str, model: str, mode: Mode, max_tokens: int = 512, **settings: Any):
+        if not isinstance(max_tokens, int) or max_tokens < 1:
+            raise InputError(f"max_tokens is {max_tokens!r}; the length of an answer must be a whole number above zero")
         ChatClient(url, model, **settings)  # refuses a wrong address or setting now
         self.url, self.model, self.max_tokens, self.settings = url, model, max_tokens, settings
         self.mode: Mode = mode
@@ -36,12 +38,13 @@ class QuotingJudge:
         self.cache: VerdictCache[Judgement] = _Known()
         self.prompt_hash = prompt_hash(mode, several=False)
 
-    def judge(self, items: Sequence[tuple[Example, Rollout]]) -> list[Verdict]:
+    def judge(self, items: Iterable[tuple[Example, Rollout]]) -> list[Verdict]:
         """Verdicts of all criteria of each item, in order."""
         return [verdict for verdicts in self.judge_each(items) for verdict in verdicts]
 
-    def judge_each(self, items: Sequence[tuple[Example, Rollout]]) -> Iterator[list[Verdict]]:
+    def judge_each(self, items: Iterable[tuple[Example, Rollout]]) -> Iterator[list[Verdict]]:
         """The same, a list per item, in order, as they are ready."""
+        items = list(items)
         desk: Desk[Judgement] = Desk([len(example.criteria) for example, _ in items], self.cache)
         client = ChatClient(self.url, self.model, **self.settings)
         asked = results_of(client, self._questions(items, desk), self._ask, client.max_in_flight)

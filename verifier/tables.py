@@ -112,11 +112,13 @@ def pair_up(examples: Iterable[Example], rollouts: Iterable[Rollout]) -> list[tu
 
 
 def load_image(image: str | Path | Image) -> Image:
-    """The image as RGB, upright; InputError for a missing, empty or broken one."""
+    """The image as RGB, upright; InputError for a missing, empty or broken one, or what is no image."""
     from PIL import Image as pil
     from PIL import ImageOps
 
     from_file = isinstance(image, (str, Path))
+    if not from_file and not isinstance(image, pil.Image):
+        raise InputError(f"an image is of type {type(image).__name__}; it must be a path or a PIL image")
     name = f"image {image}" if from_file else "an image in memory"
     try:
         if from_file:

@@ -17,10 +17,9 @@ from typing import Any
 from ...verifier.adapter import read_card
 from ...verifier.cascade import Band, CascadeJudge, Tally, band_for
 from ...verifier.errors import InputError
-from ...verifier.part_file import remove_part
 from ...verifier.rundir import keep_inputs
 from ...verifier.schema import Mode, Verdict
-from ..judging import Watched
+from ..judging import Watched, finish_part, status_of
 from ..parser import CommandParser
 from ..teacher_flags import add_judging_flags, check_judging_flags
 
@@ -36,7 +35,9 @@ EXAMPLE = """example:
 The least certain verdicts go first, so that --max-calls and --budget leave the surest to the verifier; --max-calls 0 only
 counts. Where the teacher has no answer, the verifier's verdict stands. Whose a row is stands in it: judge, mode, p_yes
 and prompt_hash are those of the one that answered. What a teacher behind a server says is in the ledger at once, and the
-verifier's verdicts wait in OUT.part, so the same command goes on where it stopped and asks nothing twice."""
+verifier's verdicts wait in OUT.part, so the same command goes on where it stopped and asks nothing twice.
+
+Exit status: 3 where the verifier's server failed on some questions; the same command asks those again."""
 
 
 def make_parser() -> CommandParser:
@@ -75,9 +76,9 @@ def main(argv: list[str]) -> int:
         cost = None if args.price_in is None and args.price_out is None else _cost(cascade.teacher)
     refuse_all_missing(verdicts)
     write_verdicts(args.out, verdicts)
-    remove_part(args.out)
+    finish_part(args.out, verdicts)
     print(json.dumps(figures(cascade, verdicts, cost)) if args.json else as_text(args.out, cascade, verdicts, cost))
-    return 0
+    return status_of(args.out)
 
 
 def _check(args: argparse.Namespace) -> None:

@@ -108,8 +108,10 @@ def _check(args: argparse.Namespace) -> None:
         )
     if not 0 <= args.max_failed < 1:
         raise InputError("--max-failed must be a share from 0 to below 1")
-    if args.verifier_server and (_behind_server(args) or args.verifier == "oracle"):
-        raise InputError("--verifier-server runs a verifier's folder; give that with --verifier, or leave it out")
+    for name in ("verifier_server", "verifier_base"):
+        if getattr(args, name) and (_behind_server(args) or args.verifier == "oracle"):
+            flag = name.replace("_", "-")
+            raise InputError(f"--{flag} is for a verifier's folder; give that with --verifier, or leave it out")
     if _behind_server(args) != bool(args.verifier_model):
         raise InputError(
             "--verifier URL and --verifier-model, its model's name there, go together; give both or neither"

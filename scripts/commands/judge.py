@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ...verifier.errors import InputError
-from ...verifier.part_file import remove_part
 from ...verifier.rundir import keep_inputs
 from ...verifier.schema import Example, Rollout, Verdict
 from ...verifier.tables import check_out, pair_up, read_examples, read_rollouts, write_rollouts, write_verdicts
-from ..judging import Watched
+from ..judging import Watched, finish_part, status_of
 from ..parser import CommandParser
 
 EXAMPLE = """example:
@@ -32,6 +32,8 @@ vLLM server; --server and --model without an adapter ask any model behind an Ope
 OPENAI_API_KEY; --adapter oracle is the digits world's own labelling. With --cascade the teacher judges again what the
 verifier is not sure of (claimwise cascade judge has more flags for that). Stopped in any way, the same command goes on:
 what is judged waits in OUT.part.
+
+Exit status: 3 where a server failed on some questions; the table has the reasons, and the same command asks those again.
 """
 CLIENT = ("max_in_flight", "timeout", "max_tokens", "price_in", "price_out", "budget")  # flags of cascade judge
 
@@ -49,7 +51,7 @@ def make_parser() -> CommandParser:
     parser.add_argument("--examples", required=True, help="example table (.parquet or .jsonl)")
     parser.add_argument("--rollouts", help="rollout table (.parquet or .jsonl); none with --adversarial")
     parser.add_argument("--adversarial", action="store_true", help="judge the adversarial suite made on the examples")
-    parser.add_argument("--seed", type=int, default=0, help="another seed, other attacks (default: 0)")
+    parser.add_argument("--seed", type=int, help="with --adversarial: another seed, other attacks (default: 0)")
     parser.add_argument("--out", required=True, help="verdict table to write (.jsonl or .parquet)")
     parser.add_argument("--mode", choices=["text", "image"], help="is the image shown; refuses a verifier of the other")
     parser.add_argument("--base", help="the base model, where not the one that the adapter names")
@@ -68,6 +70,8 @@ def main(argv: list[str]) -> int:
     _check_cascade(args)
     if args.adversarial is (args.rollouts is not None):
         raise InputError("give either --rollouts or --adversarial, which makes its own")
+    if args.seed is not None and not args.adversarial:
+        raise InputError("--seed is for the attacks of --adversarial; give that, or leave it out")
     _check_out(args)
     mode = args.mode
     if args.adapter not in (None, "oracle"):
@@ -81,18 +85,17 @@ def main(argv: list[str]) -> int:
         attack(args, examples)
     else:
         judge_pairs(args, pair_up(examples, read_rollouts(args.rollouts)))
-    return 0
+    return status_of(Path(args.out))
 
 
 def attack(args: argparse.Namespace, examples: list[Example]) -> None:
     """Judges the adversarial suite, and says how often it was talked into yes."""
     from ...distill.attacks import KINDS, aimed, attack_figures, attacks
 
-    rollouts = attacks(examples, tuple(KINDS), args.seed, len(KINDS))
+    rollouts = attacks(examples, tuple(KINDS), args.seed or 0, len(KINDS))
     if not rollouts:
         raise InputError(f"{args.examples}: no example has a criterion that an attack could aim at")
-    found = attack_figures(rollouts, judge_pairs(args, aimed(examples, rollouts)))
-    write_rollouts(beside(Path(args.out)), rollouts)
+    found = attack_figures(rollouts, judge_pairs(args, aimed(examples, rollouts), rollouts))
     low, high = found["false_yes_ci"]
     told = f"false yes: {found['false_yes']:.3f} of {found['n']} attacks (95%: {low:.3f} to {high:.3f})"
     told += f", {found['missing']} missing" if found["missing"] else ""
@@ -105,9 +108,11 @@ def attack(args: argparse.Namespace, examples: list[Example]) -> None:
 def _check_out(args: argparse.Namespace) -> None:
     """Refuses what could not be written, or would be written over what is read or is somebody's, before any work."""
     out = Path(args.out)
+    check_out(out)
     written = [out, beside(out)] if args.adversarial else [out]
     keep_inputs([path for path in (args.examples, args.rollouts, args.ledger) if path], written, "--out")
-    check_out(out)
+    if args.adversarial:
+        check_out(beside(out))
     if args.adversarial and beside(out).is_file():
         from ...distill.attacks import kind_of
 
@@ -137,20 +142,22 @@ def beside(verdicts: Path) -> Path:
     return verdicts.with_name(f"{verdicts.stem}-rollouts{verdicts.suffix}")
 
 
-def judge_pairs(args: argparse.Namespace, pairs: list[tuple[Example, Rollout]]) -> list:
-    """The verdicts, which are written to the table as well."""
+def judge_pairs(
+    args: argparse.Namespace, pairs: list[tuple[Example, Rollout]], attacks: Sequence[Rollout] = ()
+) -> list[Verdict]:
+    """The verdicts, which are written to the table as well; the attacks that they are on, to the one beside it."""
     if args.cascade is not None:
-        return _by_cascade(args, pairs)
+        return _by_cascade(args, pairs, attacks)
     judge = open_judge(args)
     verdicts = Watched(judge, Path(args.out)).judge(pairs)
-    refuse_all_missing(verdicts)
-    write_verdicts(args.out, verdicts)
-    remove_part(args.out)
+    _write(args, verdicts, attacks)
     print(f"{args.out}: {summary(verdicts, judge.name, getattr(judge, 'repeats', 0))}")
     return verdicts
 
 
-def _by_cascade(args: argparse.Namespace, pairs: list[tuple[Example, Rollout]]) -> list:
+def _by_cascade(
+    args: argparse.Namespace, pairs: list[tuple[Example, Rollout]], attacks: Sequence[Rollout]
+) -> list[Verdict]:
     from ...verifier.cascade import band_for
     from .cascade_run import as_text, make_parser, open_cascade
 
@@ -159,11 +166,18 @@ def _by_cascade(args: argparse.Namespace, pairs: list[tuple[Example, Rollout]]) 
     teacher = {"verifier_model": args.model, "model": args.teacher_model, "mode": None}  # as the verifier
     with open_cascade(argparse.Namespace(**{**client, **vars(args), **teacher}), band) as cascade:
         verdicts = cascade.judge(pairs)
-    refuse_all_missing(verdicts)
-    write_verdicts(args.out, verdicts)
-    remove_part(args.out)
+    _write(args, verdicts, attacks)
     print(as_text(args.out, cascade, verdicts, None))
     return verdicts
+
+
+def _write(args: argparse.Namespace, verdicts: list[Verdict], attacks: Sequence[Rollout]) -> None:
+    """The attacks first: where verdicts are, there is what they are on. Stopped in between, the part is still there."""
+    refuse_all_missing(verdicts)
+    if attacks:
+        write_rollouts(beside(Path(args.out)), attacks)
+    write_verdicts(args.out, verdicts)
+    finish_part(Path(args.out), verdicts)
 
 
 def refuse_all_missing(verdicts: list[Verdict]) -> None:
@@ -179,14 +193,20 @@ def open_judge(args: argparse.Namespace) -> Any:
     if args.adapter is None and args.server is None:
         raise InputError("nobody is to judge; give --adapter, or --server and --model")
     if args.adapter == "oracle":
+        _refuse_of_oracle(args)
         from ...distill.oracle import OracleJudge
 
         return OracleJudge(args.mode or "image")
     from ...verifier.judge import load_judge
 
-    if args.adapter is not None and args.server is None and args.backend == "transformers" and args.model is None:
-        return load_judge(args.adapter, args.mode, args.base, args.max_packed_tokens)
-    return load_judge(args.adapter, args.mode, args.base, backend=args.backend, server=args.server, model=args.model)
+    where = {name: getattr(args, name) for name in ("max_packed_tokens", "backend", "server", "model")}
+    return load_judge(args.adapter, args.mode, args.base, **where)
+
+
+def _refuse_of_oracle(args: argparse.Namespace) -> None:
+    for name in ("backend", "server", "model", "base", "max_packed_tokens"):
+        if getattr(args, name) != make_parser().get_default(name):
+            raise InputError(f"--{name.replace('_', '-')} is for a verifier, and the oracle is none; leave it out")
 
 
 def summary(verdicts: list[Verdict], name: str, repeats: int) -> str:
