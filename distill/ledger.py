@@ -14,7 +14,6 @@ is refused. Questions that brought no answer are kept apart, with their reason, 
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..verifier.errors import InputError
+from ..verifier.image_digest import file_digest
 from ..verifier.quoting import Judgement
 from ..verifier.schema import MODES
 
@@ -217,15 +217,6 @@ def _address(path: Path, write: bool) -> str:
     """A reader of a ledger that nobody has open leaves no files of SQLite's beside it."""
     still = not write and not Path(f"{path}-wal").exists()
     return f"{path.resolve().as_uri()}?mode={'rwc' if write else 'ro'}{'&immutable=1' if still else ''}"
-
-
-def file_digest(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal."""
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise InputError(f"{path}: it cannot be read ({error.strerror})") from None
 
 
 def _now() -> str:

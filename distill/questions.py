@@ -15,9 +15,10 @@ from typing import Any, Protocol
 
 from ..verifier.asking import Outcome, ask_criteria
 from ..verifier.chat import ChatClient
+from ..verifier.image_digest import file_digest
 from ..verifier.quoting import Judgement, criteria_part, prompt_hash, shared_part, system_text
 from ..verifier.schema import Example, Mode, Rollout, Verdict
-from .ledger import Ledger, file_digest
+from .ledger import Ledger
 
 
 class Questions(Protocol):

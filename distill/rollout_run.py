@@ -25,6 +25,7 @@ from typing import Any
 from tqdm import tqdm
 
 from ..verifier.errors import InputError
+from ..verifier.image_digest import stored_digest
 from ..verifier.part_file import PartFile
 from ..verifier.schema import Example, Rollout
 from .rollout_backends import Backend, Job, Refusal, Response
@@ -56,7 +57,9 @@ class Plan:
 
     def settings(self, examples: Sequence[Example]) -> dict[str, Any]:
         """All that bears on the responses, as JSON. Where a server stands does not."""
-        return {**json.loads(json.dumps(dataclasses.asdict(self))), "examples": _digest(examples)}
+        weights = [_weights(Path(source)) for source, _ in self.policies]
+        told = {**dataclasses.asdict(self), "weights": weights, "examples": _digest(examples)}
+        return json.loads(json.dumps(told))
 
     def groups(self, examples: Sequence[Example]) -> Iterator[tuple[str, list[Job]]]:
         """(source, jobs) of every policy and temperature, in the order of the table."""
@@ -70,11 +73,19 @@ class Plan:
         return [job for _, jobs in self.groups(examples) for job in jobs]
 
 
+def _weights(folder: Path) -> str:
+    """What changes whenever somebody writes a policy's weights anew; to read them all would take as long as to load
+    them."""
+    files = [(file.name, file.stat()) for file in sorted(folder.glob("*.safetensors"))]
+    about = repr([(name, found.st_size, found.st_mtime_ns) for name, found in files])
+    return hashlib.sha256(about.encode()).hexdigest()[:16] if files else ""
+
+
 def _digest(examples: Sequence[Example]) -> str:
-    """Identifies what the policies are asked: ids, questions, and the images by name and size."""
+    """Identifies what the policies are asked: ids, questions and images."""
     digest = hashlib.sha256()
     for example in examples:
-        images = [(image.name, image.stat().st_size) for image in example.images if isinstance(image, Path)]
+        images = [stored_digest(image) for image in example.images]
         digest.update(json.dumps([example.example_id, example.question, images]).encode())
     return digest.hexdigest()[:16]
 

@@ -23,12 +23,13 @@ from ..verifier.asking import SECOND_TEMPERATURE, Answered, Outcome, add_tokens
 from ..verifier.chat import ChatClient
 from ..verifier.chat_errors import ChatError
 from ..verifier.errors import InputError
+from ..verifier.image_digest import file_digest
 from ..verifier.quoting import Judgement
 from ..verifier.rundir import FILE, open_run, write_atomic
 from ..verifier.schema import Criterion, Example
 from ..verifier.tables import write_examples
 from .convert import REJECTED, TABLE
-from .ledger import Ledger, file_digest
+from .ledger import Ledger
 from .pictures import read_picture
 from .questions import digest_of_parts, key_of
 from .rubric_prompt import SYSTEM, Rubric, answer_format, ask_again, messages, parse, prompt_hash, user_text

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..verifier.chat_errors import RETRIED
-from ..verifier.image_digest import Digests
+from ..verifier.image_digest import stored_digest
 from ..verifier.part_file import PartFile, part_of, remove_part
 from ..verifier.schema import Example, Rollout, Verdict
 
@@ -108,10 +108,12 @@ class Watched:
         """All that bears on the verdicts."""
         judge, content = self.judged_by, hashlib.sha256()
         card = getattr(judge, "card", judge)  # a verifier's
-        seen = Digests()
+        images: dict[str, list[str]] = {}
         for example, rollout in items:
-            pixels = [seen(image) for image in example.images] if self.mode == "image" else []
-            asked = (example.example_id, pixels, example.question, example.criteria)
+            if self.mode == "image" and example.example_id not in images:
+                images[example.example_id] = [stored_digest(image) for image in example.images]
+            shown = images.get(example.example_id)
+            asked = (example.example_id, shown, example.question, example.criteria)
             content.update(repr((*asked, rollout.rollout_id, rollout.response)).encode())
         return {
             "judge": self.name,

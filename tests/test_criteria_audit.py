@@ -305,7 +305,17 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path, capsys, pictures):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["e.parquet", "file", "images"]
 
 
-def test_a_part_of_other_examples_is_not_gone_on_with(tmp_path, capsys, pictures, monkeypatch):
+def other_reference(folder, pictures):
+    write_examples(folder / "e.parquet", [pictures[0], replace(pictures[1], reference="Another reference.")])
+
+
+def other_picture(folder, pictures):
+    first, second = sorted((folder / "images").iterdir())
+    second.write_bytes(first.read_bytes())
+
+
+@pytest.mark.parametrize("change", [other_reference, other_picture])
+def test_a_part_of_other_examples_is_not_gone_on_with(tmp_path, capsys, pictures, monkeypatch, change):
     def stops(*_):
         raise KeyboardInterrupt
 
@@ -315,7 +325,7 @@ def test_a_part_of_other_examples_is_not_gone_on_with(tmp_path, capsys, pictures
     with monkeypatch.context() as patched:
         patched.setattr(audit_criteria, "remove_part", stops)  # when all is asked
         assert main(argv) == 130
-    write_examples(tmp_path / "e.parquet", [pictures[0], replace(pictures[1], reference="Another reference.")])
+    change(tmp_path, pictures)
     assert main(argv) == 2 and "other settings" in capsys.readouterr().err
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from claimwise.distill.oracle import OracleJudge
 from claimwise.eval.policy import RULES, Judged, corrected, evaluate, judge_errors
 from claimwise.scripts.cli import main
 from claimwise.scripts.evaluation_text import as_markdown, as_text
+from claimwise.verifier.adapter import read_card
 from claimwise.verifier.schema import Criterion, Example, Rollout, Verdict
 from claimwise.verifier.tables import read_rollouts, read_verdicts, write_examples
 from hypothesis import given, settings
@@ -192,6 +194,16 @@ def test_a_run_that_is_stopped_goes_on(assets, heldout, tmp_path, monkeypatch, c
     monkeypatch.setattr(OracleJudge, "judge", None)  # nothing is asked any more, and other draws are no other run
     assert main([*argv, "--json", "--draws", "10"]) == 0
     assert json.loads(capsys.readouterr().out)["policies"]["policy"]["figures"]["answer"]["n"] == 8
+
+
+def test_a_verifier_calibrated_anew_makes_another_run(assets, heldout, tmp_path, capsys):
+    """In the same folder: its verdicts and those that are there would stand in one table."""
+    folder = shutil.copytree(assets, tmp_path / "assets")
+    argv = flags(folder, heldout, tmp_path / "run", "--verifier", str(folder / "verifier"), "--samples", "1")
+    assert main(argv) == 0 == main(argv)
+    replace(read_card(folder / "verifier"), temperature=9.0).write(folder / "verifier")
+    capsys.readouterr()
+    assert main(argv) == 2 and "temperature" in capsys.readouterr().err
 
 
 def test_two_policies_and_a_verifier(assets, heldout, tmp_path, capsys):

@@ -8,8 +8,9 @@ import sys
 import textwrap
 
 import pytest
-from claimwise.distill.ledger import Entry, Ledger, file_digest
+from claimwise.distill.ledger import Entry, Ledger
 from claimwise.verifier.errors import InputError
+from claimwise.verifier.image_digest import file_digest
 from claimwise.verifier.quoting import Judgement
 from servers import on_a_tiny_disk
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 import re
 import resource
+import shutil
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,7 @@ from claimwise.verifier.schema import Criterion, Example, Rollout
 from claimwise.verifier.tables import load_image, read_examples, read_rollouts, write_examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 TEXT_ONLY = Example("plain", "Which digits are in the top row?", (Criterion("c", "Says so."),))
 
@@ -151,6 +154,24 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(assets, table, tmp_path, m
     capsys.readouterr()
     told = "halved.jsonl is there already; remove it, or give another name"
     assert told in refused(flags(assets, table, halved, *more), capsys)
+
+
+def test_what_is_written_anew_under_its_name_makes_another_run(assets, examples, tmp_path):
+    """A policy's weights, and a picture by one of the same size; what is copied over itself stays the same run."""
+    policy = shutil.copytree(assets / "policy", tmp_path / "policy")
+    picture = tmp_path / "picture.bmp"
+    Image.new("RGB", (4, 4), "red").save(picture)
+    example = dataclasses.replace(examples[0], images=(picture,))
+    plan = Plan(((str(policy), "policy"),), (1.0,), 4, 12, 0, "transformers", 4)
+    first = plan.settings([example])
+    picture.write_bytes(picture.read_bytes())
+    assert plan.settings([example]) == first
+    Image.new("RGB", (4, 4), "blue").save(picture)
+    second = plan.settings([example])
+    (policy / "model.safetensors").write_bytes((policy / "model.safetensors").read_bytes())
+    third = plan.settings([example])
+    changed = [{key for key in a if a[key] != b[key]} for a, b in ((first, second), (second, third))]
+    assert changed == [{"examples"}, {"weights"}]
 
 
 def test_a_part_file_of_other_settings_is_refused(assets, table, tmp_path, capsys, examples):

@@ -18,14 +18,14 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from .adapter import read_card
 from .cache import VerdictCache, question_keys
 from .errors import InputError
-from .image_digest import Digests
+from .image_digest import digest_of, state_of
 from .rundir import write_atomic
 from .schema import Criterion, Example, Judge, Mode, Rollout, Verdict
 
@@ -147,7 +147,7 @@ class CascadeJudge:
         self.mode: Mode = teacher.mode
         self.tally = Tally(price=price)
         self.cache: VerdictCache[Verdict] = VerdictCache()
-        self._digest = Digests()
+        self._digests: dict[Hashable, str] = {}
         self._memory = memory
         self._remembers = memory is None
 
@@ -262,6 +262,12 @@ class CascadeJudge:
     def _key(self, example: Example, rollout: Rollout, criterion: Criterion) -> bytes:
         images = [self._digest(image) for image in example.images] if self.mode == "image" else []
         return question_keys([self.teacher.name], images, example.question, rollout.response, [criterion.text])[0]
+
+    def _digest(self, image) -> str:
+        key = state_of(image)
+        if key not in self._digests:
+            self._digests[key] = digest_of(image)
+        return self._digests[key]
 
     def _check(self, questions: Sequence[Question], verdicts: Sequence[Verdict], judge: Judge) -> None:
         wanted = [(rollout.rollout_id, criterion.id) for _, rollout, criterion in questions]

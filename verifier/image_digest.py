@@ -1,7 +1,7 @@
-"""What identifies an image: its pixels, whatever file or object they come from.
+"""What identifies an image.
 
-In: a file, or an image in memory. Out: a digest of what a model would see; or, where that would take too long, what
-changes whenever a file does.
+In: a file, or an image in memory. Out: a digest of its pixels, whatever they come from; or, where to look at all pictures
+would take too long, one of the file; or what changes whenever the image does.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Hashable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .errors import InputError
 from .tables import load_image
 
 if TYPE_CHECKING:
@@ -26,6 +27,20 @@ def digest_of_pixels(rgb: Image) -> str:
     return hashlib.sha256(repr(rgb.size).encode() + rgb.tobytes()).hexdigest()
 
 
+def stored_digest(image: Path | Image) -> str:
+    """Of a file its bytes, so that another which shows the same has another one; of an image in memory its pixels."""
+    return file_digest(image) if isinstance(image, Path) else digest_of(image)
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal. Raises InputError where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"{path}: it cannot be read ({error.strerror})") from None
+
+
 def state_of(image: Path | Image) -> Hashable:
     """What differs once an image has been changed in place: of a file its time and size, of one in memory its pixels."""
     if not isinstance(image, Path):
@@ -35,18 +50,3 @@ def state_of(image: Path | Image) -> Hashable:
     except OSError:  # `load_image` says what is wrong with it
         return image
     return image, found.st_mtime_ns, found.st_size
-
-
-class Digests:
-    """`digest_of`, which reads no file again that is as it was."""
-
-    def __init__(self) -> None:
-        self._known: dict[Hashable, str] = {}
-
-    def __call__(self, image: Path | Image) -> str:
-        if not isinstance(image, Path):
-            return digest_of(image)
-        state = state_of(image)
-        if state not in self._known:
-            self._known[state] = digest_of(image)
-        return self._known[state]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...verifier.errors import InputError
+from ...verifier.image_digest import stored_digest
 from ...verifier.part_file import PartFile, remove_part
 from ...verifier.schema import Example
 from ...verifier.tables import atomic_write, read_examples
@@ -70,6 +71,7 @@ def main(argv: list[str] | None = None) -> int:
         )
     from ...eval.criteria_audit import audit, score, summarise
 
+    images = [stored_digest(image) for example in examples for image in example.images]
     with _open(args) as (judge, who):
         settings = {
             "command": "audit criteria",
@@ -77,6 +79,7 @@ def main(argv: list[str] | None = None) -> int:
             "examples": str(args.examples.resolve()),
             "count": len(examples),
             "content": hashlib.sha256(repr(examples).encode()).hexdigest()[:16],
+            "images": hashlib.sha256(repr(images).encode()).hexdigest()[:16],
         }
         with open_part(args.out, settings) if args.out else nullcontext() as part:
             findings = audit_all(examples, judge.judge, part)
@@ -131,7 +134,7 @@ def _verifier(args) -> tuple[Any, dict[str, Any]]:
 
     only_our_bars()
     judge = load_judge(args.adapter, "image", args.base, args.max_packed_tokens)
-    return judge, {"adapter": str(Path(args.adapter).resolve()), "base_hash": card.base_hash}
+    return judge, {"adapter": judge.adapter, "base_hash": card.base_hash, "temperature": card.temperature}
 
 
 @dataclass(frozen=True)

@@ -179,9 +179,20 @@ def _settings(args: argparse.Namespace, plan: Plan, examples: Sequence[Example])
         **plan.settings(examples),
         "rubrics": hashlib.sha256(rubrics.encode()).hexdigest()[:16],
         "verifier": "server" if _behind_server(args) else verifier,  # where it stands does not matter
+        **_verifier_of(args),
         "verifier_base": args.verifier_base,
         "verifier_model": args.verifier_model,
     }
+
+
+def _verifier_of(args: argparse.Namespace) -> dict[str, Any]:
+    """What tells a verifier from another in the same folder."""
+    if _behind_server(args) or args.verifier == "oracle":
+        return {}
+    from ...verifier.adapter import read_card
+    from ...verifier.model import adapter_hash
+
+    return {"adapter": adapter_hash(args.verifier), "temperature": read_card(args.verifier).temperature}
 
 
 def _sample(args: argparse.Namespace, plan: Plan, examples: Sequence[Example], out: Path) -> list[Rollout] | None:
