@@ -39,7 +39,8 @@ def test_every_figure_is_there(capsys):
     assert figures["not_measured"] == dict.fromkeys(names, "--quick starts no server")
     assert [figures[name] for name in names] == [None, None]
     told = figures["attacks"]
-    assert told["n"] > 50 and len(told["by_kind"]) == len(KINDS)
+    assert told["n"] > 50 and {*told["by_kind"]} | {"repeated"} == {*KINDS}  # which may not fit the base
+    assert told["missing"] > 0 or "repeated" in told["by_kind"]
     assert told["false_yes"] < figures["adversarial_false_yes"] < 0.12  # the upper bound, on few attacks
     assert figures["grpo_step_vs_oracle"] > 0
     assert 0 <= figures["ece"] < 0.08 and figures["calibration"]["n"] > 50

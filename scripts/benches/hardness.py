@@ -42,7 +42,10 @@ def figures(args: argparse.Namespace) -> dict:
         "bf16_equal_verdicts": round(sum(equal) / len(equal), 4),
         "adversarial_false_yes": round(found["false_yes_ci"][1], 4),
         "ece": round(expected_calibration_error([v.p_yes for v in told], [v.verdict for v in gold]), 4),
-        "attacks": {"n": found["n"], "false_yes": round(found["false_yes"], 4), "by_kind": found["by_kind"]},
+        "attacks": {
+            **{name: found[name] for name in ("n", "missing", "by_kind")},
+            "false_yes": round(found["false_yes"], 4),
+        },
         "calibration": {"n": len(told), "temperature": judge.card.temperature},
     }
 
