@@ -34,9 +34,10 @@ def fit(
     every: int,
     report: Callable[[int, float, float], None],
     slow: Callable[[str], bool] | None = None,
+    loss: Callable[[VisionLanguageModel, Batch], torch.Tensor] = loss_of,
 ) -> None:
     """AdamW over `count` steps, 100 of them warm-up, then a cosine to a twentieth of `peak`; `report(step, loss,
-    seconds)` every so many. Parameters whose names `slow` picks learn at a fifth of the rate."""
+    seconds)` every so many. Parameters whose names `slow` picks learn at a fifth of the rate; `loss` is a batch's."""
     named = list(model.model.named_parameters())
     groups = [
         {"params": [p for name, p in named if bool(slow and slow(name)) is is_slow], "scale": 0.2 if is_slow else 1.0}
@@ -50,9 +51,9 @@ def fit(
             group["lr"] = peak * rate * group["scale"]
         model.model.train()
         for batch in batches:
-            loss = loss_of(model, batch)
-            loss.backward()
-            running += loss.item() / every
+            step_loss = loss(model, batch)
+            step_loss.backward()
+            running += step_loss.item() / every
         torch.nn.utils.clip_grad_norm_(model.model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()

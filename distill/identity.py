@@ -9,10 +9,10 @@ GPU, goes on under other such settings. Images are known by their paths in the e
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
+from ..verifier.image_digest import file_digest
 from ..verifier.model import adapter_hash
 from .config import DistillConfig
 
@@ -44,5 +44,4 @@ def identity(config: DistillConfig, base_hash: str) -> dict[str, Any]:
 
 def digest(path: str | Path) -> str:
     """A table by its contents."""
-    with Path(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    return file_digest(Path(path))[:16]

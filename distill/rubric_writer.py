@@ -12,7 +12,6 @@ not be used among it, each with its reason; so the table can be made from the le
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -120,9 +119,8 @@ def written(examples: Sequence[Example], model: str, ledger: Ledger) -> tuple[li
 
 def settings_of(table: Path, model: str) -> dict[str, Any]:
     """What makes two rubric tables the same run."""
-    with table.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
-    return {"command": "rubrics write", "examples": f"sha256 {digest}", "model": model, "prompt_hash": prompt_hash()}
+    examples = f"sha256 {file_digest(table)[:16]}"
+    return {"command": "rubrics write", "examples": examples, "model": model, "prompt_hash": prompt_hash()}
 
 
 def check_out(out: Path, settings: dict[str, Any]) -> None:

@@ -2,8 +2,9 @@
 
     python -m claimwise.scripts.make_digits --out distill/assets
 
-Everything is trained from scratch on the training digits, with one seed, on two cores in under an hour. It prints the
-measured figures and writes them to figures.json beside the models.
+Everything is trained from scratch on the training digits, with one seed, on two cores in about an hour. It prints the
+measured figures and writes them to figures.json beside the models. The base is learned by a wide model first, which stays
+in a folder of its own and is not shipped.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from ..distill import digits, pretrain, tiny
+from ..distill import digits, pretrain, slimming, tiny
 from ..distill.config import DistillConfig
 from ..distill.fitting import fit
 from ..distill.loss import locate, margin, read_logits, with_targets
@@ -34,7 +35,7 @@ from ..verifier.settings import parse_settings
 from ..verifier.tables import pair_up
 from .quickstart_data import make_examples, make_rollouts, recipe, write_part
 
-BASE_STAGES = (
+WIDE_STAGES = (
     pretrain.Stage(200, glances=24, answers=2, probes=12, claims=0, comparing=False),
     pretrain.Stage(150, glances=6, answers=3, probes=12, claims=0, comparing=False),
     pretrain.Stage(150, glances=6, answers=3, probes=10, claims=0),
@@ -43,6 +44,15 @@ BASE_STAGES = (
 )
 FINISHING_STAGES = (pretrain.Stage(600, glances=1, answers=1, probes=12, claims=4, hard=True, reasoning=12),)
 REASONING_STAGES = (pretrain.Stage(900, glances=1, answers=1, probes=0, claims=3, hard=True, stepwise=24),)
+# Heads without which the wide base's claims suffer; of its layers 4 and 5 only the one that compares digits.
+SLIM = slimming.Slim(
+    width=64,
+    mlp=192,
+    layers=(0, 1, 2, 3),
+    heads=(((0, 0), (0, 1)), ((1, 0), (1, 1)), ((2, 1), (2, 3)), ((5, 2), (3, 2))),
+)
+SLIM_STAGES = (pretrain.Stage(2000, glances=3, answers=3, probes=2, claims=5, hard=True, stepwise=10),)
+ALONE_STAGES = (pretrain.Stage(1600, glances=8, answers=3, probes=2, claims=9, hard=True, stepwise=6),)
 POLICY_STAGES = (
     pretrain.Stage(300, glances=32, answers=16, probes=0, claims=0),
     pretrain.Stage(500, glances=8, answers=32, probes=0, claims=0, misread=0.15),
@@ -100,49 +110,65 @@ def save(model: VisionLanguageModel, folder: Path) -> None:
     model.processor.save_pretrained(folder)
 
 
-def make_base(out: Path, seed: int) -> dict:
-    """A base that answers questions and checks claims: first looking up, then judging."""
+def make_wide(out: Path, wide: Path, seed: int) -> dict:
+    """A wide base that answers questions and checks claims: first looking up, then judging."""
     torch.manual_seed(seed)
     processor = tiny.build_processor()
-    model = VisionLanguageModel(tiny.build_model(processor, 128, 4, 0.06), processor, str(out / "base"))
-    print(f"base: {tiny.parameters(model.model):,} parameters", flush=True)
-    return _train_base(model, out, BASE_STAGES, seed, 3e-3)
+    model = VisionLanguageModel(tiny.build_model(processor, 128, 4, 0.06), processor, str(wide))
+    return _train_base(model, wide, WIDE_STAGES, seed)
 
 
-def finish_base(out: Path, seed: int) -> dict:
+def finish_wide(out: Path, wide: Path, seed: int) -> dict:
     """Two layers more on top, for what needs the comparisons of the layers below: whether a conclusion of two digits
     follows. They start as the identity; the layers below learn at a fifth of their rate."""
     torch.manual_seed(seed)
-    lower = load_model(out / "base", dtype=torch.float32)
+    lower = load_model(wide, dtype=torch.float32)
     model = VisionLanguageModel(tiny.build_model(lower.processor, 128, 6, 0.06), lower.processor, lower.path)
     tiny.deepen(model.model, lower.model)
-    return _train_base(model, out, FINISHING_STAGES, seed + 1, 3e-3, slow=tiny.is_lower)
+    return _train_base(model, wide, FINISHING_STAGES, seed + 1, slow=tiny.is_lower)
 
 
-def reason_base(out: Path, seed: int) -> dict:
+def reason_wide(out: Path, wide: Path, seed: int) -> dict:
     """The two layers on top trained on, on reasoning alone."""
+    model = load_model(wide, dtype=torch.float32)
+    return _train_base(model, wide, REASONING_STAGES, seed + 2, slow=tiny.is_lower)
+
+
+def slim_base(out: Path, wide: Path, seed: int) -> dict:
+    """What matters of the wide base, trained on beside it: the base that is shipped."""
+    torch.manual_seed(seed)
+    shown = load_model(wide, dtype=torch.float32)
+    few = pretrain.batches(shown, seed + 3, [dataclasses.replace(SLIM_STAGES[0], steps=4)])
+    model, directions = slimming.slimmed(shown, SLIM, [batch for step in few for batch in step])
+    loss = slimming.Following(shown, SLIM, directions)
+    return _train_base(model, out / "base", SLIM_STAGES, seed + 4, peak=2e-3, loss=loss)
+
+
+def finish_base(out: Path, wide: Path, seed: int) -> dict:
+    """It goes on alone. Verifiers on a base that has only followed took pitfalls for true, whatever the image showed."""
     model = load_model(out / "base", dtype=torch.float32)
-    return _train_base(model, out, REASONING_STAGES, seed + 2, 3e-3, slow=tiny.is_lower)
+    return _train_base(model, out / "base", ALONE_STAGES, seed + 5, peak=2e-3)
 
 
-def _train_base(model: VisionLanguageModel, out: Path, stages, seed: int, peak: float, slow=None) -> dict:
+def _train_base(model: VisionLanguageModel, folder: Path, stages, seed: int, peak: float = 3e-3, **how) -> dict:
     figures: dict = {"parameters": tiny.parameters(model.model)}
+    print(f"{folder}: {figures['parameters']:,} parameters", flush=True)
 
     def report(step: int, loss: float, seconds: float) -> None:
         figures.update({**probe_figures(model), **claim_figures(model)} if step % 100 == 0 else {})
         figures["seconds"] = round(seconds)
         print(f"base step {step:5d}  loss {loss:.3f}  {json.dumps(figures)}", flush=True)
-        save(model, out / "base")
+        save(model, folder)
 
-    _fit(model, stages, seed, peak, 100, report, slow)
+    _fit(model, stages, seed, peak, 100, report, **how)
     return figures
 
 
-def _fit(model: VisionLanguageModel, stages, seed: int, peak: float, every: int, report, slow=None) -> None:
-    fit(model, pretrain.batches(model, seed, stages), pretrain.count(stages), peak, every, report, slow)
+def _fit(model: VisionLanguageModel, stages, seed: int, peak: float, every: int, report, **how) -> None:
+    fit(model, pretrain.batches(model, seed, stages), pretrain.count(stages), peak, every, report, **how)
 
 
-def make_policy(out: Path, seed: int) -> dict:
+def make_policy(out: Path, wide: Path, seed: int) -> dict:
     """A small policy that can read and conclude, then made to misread a third of the digits: a good start for GRPO."""
     torch.manual_seed(seed)
     processor = tiny.build_processor()
@@ -159,7 +185,7 @@ def make_policy(out: Path, seed: int) -> dict:
     return figures
 
 
-def make_verifier(out: Path, seed: int) -> dict:
+def make_verifier(out: Path, wide: Path, seed: int) -> dict:
     """The ready-made verifier: the quickstart's recipe on its own tables, longer, on top of the base."""
     with tempfile.TemporaryDirectory() as folder:
         tables = Path(folder)
@@ -170,7 +196,7 @@ def make_verifier(out: Path, seed: int) -> dict:
         flags = {
             "base": str(out / "base"),
             "output_dir": str(tables / "verifier"),
-            "max_steps": "500",
+            "max_steps": "1000",
             "seed": str(seed),
         }
         for prefix, part in (("", "train"), ("validation_", "validation")):
@@ -214,9 +240,11 @@ def policy_figures(model: VisionLanguageModel, count: int = 100) -> dict[str, fl
 
 
 MAKERS = {
-    "base": make_base,
-    "finish": finish_base,
-    "reason": reason_base,
+    "wide": make_wide,
+    "wide finish": finish_wide,
+    "wide reason": reason_wide,
+    "slim": slim_base,
+    "base": finish_base,
     "policy": make_policy,
     "verifier": make_verifier,
 }
@@ -225,6 +253,7 @@ MAKERS = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("distill/assets"), help="folder of the models")
+    parser.add_argument("--wide", type=Path, default=Path("runs/digits-wide"), help="folder of the wide base")
     parser.add_argument("--seed", type=int, default=7, help="default: 7, which made the ones shipped")
     parser.add_argument("--only", nargs="+", choices=list(MAKERS), default=list(MAKERS), help="make these alone")
     args = parser.parse_args()
@@ -232,7 +261,7 @@ def main() -> None:
     path = args.out / "figures.json"
     for name in args.only:
         figures = json.loads(path.read_text()) if path.is_file() else {"seed": args.seed}
-        figures[name] = MAKERS[name](args.out, args.seed)
+        figures[name] = MAKERS[name](args.out, args.wide, args.seed)
         write_atomic(path, json.dumps(figures, indent=2) + "\n")
     print(path.read_text())
 
