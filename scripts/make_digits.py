@@ -186,7 +186,7 @@ def make_policy(out: Path, wide: Path, seed: int) -> dict:
 
 
 def make_verifier(out: Path, wide: Path, seed: int) -> dict:
-    """The ready-made verifier: the quickstart's recipe on its own tables, longer, on top of the base."""
+    """The ready-made verifier: the quickstart's recipe on tables of its own, on top of the base."""
     with tempfile.TemporaryDirectory() as folder:
         tables = Path(folder)
         policy = load_model(out / "policy", dtype=torch.float32)
@@ -196,7 +196,6 @@ def make_verifier(out: Path, wide: Path, seed: int) -> dict:
         flags = {
             "base": str(out / "base"),
             "output_dir": str(tables / "verifier"),
-            "max_steps": "1000",
             "seed": str(seed),
         }
         for prefix, part in (("", "train"), ("validation_", "validation")):

@@ -37,7 +37,7 @@ ASSETS = resources.files("claimwise.distill") / "assets"
 PARTS = {"train": ("train", 360, 1), "validation": ("validation", 60, 1), "heldout": ("test", 110, 1)}
 POLICY_EXAMPLES, POLICY_TESTS = 224, 200
 ATTACKS = 5  # on each held-out example
-STEPS = {"image": 220, "text": 90}  # what the text shows is learned sooner
+STEPS = {"image": 1000, "text": 250}  # what the text shows is learned sooner
 PACKAGES = ("claimwise", "torch", "transformers", "trl", "peft", "datasets", "accelerate")
 
 
