@@ -57,7 +57,7 @@ def stub(folder: Path, sleep: str = "sleep 60", text: str = STUB) -> Path:
 
 
 def half(adapter: Path, folder: Path) -> Path:
-    """A copy of the shipped verifier with the weights of its first layer only, of six."""
+    """A copy of the shipped verifier with the weights of its first layer only, of four."""
     shutil.copytree(adapter, folder)
     card = json.loads((folder / "verifier.json").read_text())
     (folder / "verifier.json").write_text(json.dumps({**card, "base": str(adapter.parent / "base")}))
@@ -98,7 +98,7 @@ def test_the_command_line(assets, capsys):
         (["--base", "no/such-base", "--dry-run"], "the base model 'no/such-base' cannot be loaded: "),
         (["--base", "{folder}", "--dry-run"], "the base model '{folder}' cannot be loaded: "),
         (["--base", "{folder}", "--python", "{stub}"], "{folder} holds no safetensors file"),
-        (["--adapter", "{half}", "--python", "{stub}"], "35 of the 42 modules that its adapter_config.json names have"),
+        (["--adapter", "{half}", "--python", "{stub}"], "21 of the 28 modules that its adapter_config.json names have"),
         (["--adapter", "no-such"], "there is no adapter folder no-such"),
         (["--python", "{stub}", "--port", "{taken}"], "cannot listen on 127.0.0.1:{taken}"),
         (
