@@ -8,10 +8,12 @@ and the logit margin of yes over no. Labels and readings are greedy; the label c
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import torch
 
+from .last_layer import only_at
 from .model import VisionLanguageModel
 from .prompt import MAX_READING_TOKENS, longest_turn
 from .shared_prefix import Opening, Past, go_on_from, nothing_yet
@@ -129,7 +131,8 @@ class Decoder:
             inputs["attention_mask"] = torch.cat([seen, own], dim=-1)
         if inputs["attention_mask"] is not None:
             inputs["attention_mask"] = self._added(inputs["attention_mask"])
-        hidden = self.backbone.model(**inputs, past_key_values=self.past.cache, use_cache=True).last_hidden_state
+        with only_at(self.backbone, self.ends) if inputs["attention_mask"] is not None else nullcontext():
+            hidden = self.backbone.model(**inputs, past_key_values=self.past.cache, use_cache=True).last_hidden_state
         return self._logits(hidden.gather(1, self.ends[..., None].expand(-1, -1, hidden.shape[-1])))
 
     def feed(self, ids_bk: torch.Tensor) -> torch.Tensor:
