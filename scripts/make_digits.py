@@ -135,7 +135,7 @@ def reason_wide(out: Path, wide: Path, seed: int) -> dict:
 
 
 def slim_base(out: Path, wide: Path, seed: int) -> dict:
-    """What matters of the wide base, trained on beside it: the base that is shipped."""
+    """A base of what matters in the wide one, trained on beside it."""
     torch.manual_seed(seed)
     shown = load_model(wide, dtype=torch.float32)
     few = pretrain.batches(shown, seed + 3, [dataclasses.replace(SLIM_STAGES[0], steps=4)])
