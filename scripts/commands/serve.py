@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import random
 import shlex
 import signal
 import socket
@@ -33,6 +34,7 @@ MODULE = (
 GUARD = Path(__file__).with_name("serve_guard.py")
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 STDERR = 2
+QUIET_PORTS = range(10_000, 32_768)  # no system gives these to connections out, which vLLM has many of as it loads
 BASE = "base"  # what the server calls the model without the adapter
 
 
@@ -132,6 +134,10 @@ def _require_vllm(python: str | None) -> None:
 def _free_port(host: str, port: int) -> int:
     """A port that vLLM can have: `port`, or any where that is 0. Raises InputError where another has bound it, though it
     may not listen yet: a vLLM that loads does not for minutes."""
+    if port == 0:
+        for quiet in random.sample(QUIET_PORTS, 20):
+            with suppress(InputError):
+                return _free_port(host, quiet)
     try:
         family, kind, _, _, (address, _, *more) = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as probe:
