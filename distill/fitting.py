@@ -12,16 +12,22 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 
 from ..verifier.model import VisionLanguageModel
-from ..verifier.tree import Tree
-from .loss import Target, distillation_loss, locate, margin, read_logits, with_targets
+from ..verifier.tree import Packed, Tree
+from .loss import Target, Targets, distillation_loss, locate, margin, read_logits, with_targets
 
 Batch = Sequence[tuple[Tree, list[Target]]]
 
 
-def loss_of(model: VisionLanguageModel, batch: Batch) -> torch.Tensor:
+def pack_with_targets(model: VisionLanguageModel, batch: Batch) -> tuple[Packed, Targets]:
+    """The batch packed, each branch with what it should write, and where in it which token is due."""
     trees, targets = zip(*batch, strict=True)
     packed = model.pack([with_targets(*pair) for pair in batch])
-    found = locate(trees, targets, packed)
+    return packed, locate(trees, targets, packed)
+
+
+def loss_of(model: VisionLanguageModel, batch: Batch) -> torch.Tensor:
+    """The distillation loss of one batch."""
+    packed, found = pack_with_targets(model, batch)
     token_logits, verdict_logits = read_logits(model.model, packed, found)
     return distillation_loss(token_logits, margin(verdict_logits, model.encoder), found)
 

@@ -20,8 +20,8 @@ from transformers import Qwen3VLForConditionalGeneration
 
 from ..verifier.model import VisionLanguageModel
 from ..verifier.tree import PAD_SEGMENT, Packed
-from .fitting import Batch
-from .loss import distillation_loss, locate, margin, with_targets
+from .fitting import Batch, pack_with_targets
+from .loss import distillation_loss, margin
 
 TEXT = "model.language_model."
 
@@ -57,7 +57,7 @@ def principal_directions(model: VisionLanguageModel, batches: Sequence[Batch], w
     it, over all layers and tokens."""
     moments: Any = 0
     for batch in batches:
-        packed = model.pack([with_targets(*pair) for pair in batch])
+        packed, _ = pack_with_targets(model, batch)
         for states in _states(model, packed)[:-1]:
             seen = _normalised(states[packed.segment != PAD_SEGMENT])
             moments = moments + seen.T @ seen / len(seen)
@@ -125,9 +125,7 @@ class Following:
         wide.model.eval().requires_grad_(False)
 
     def __call__(self, model: VisionLanguageModel, batch: Batch) -> torch.Tensor:
-        trees, targets = zip(*batch, strict=True)
-        packed = model.pack([with_targets(*pair) for pair in batch])
-        found = locate(trees, targets, packed)
+        packed, found = pack_with_targets(model, batch)
         states = _states(model, packed)
         with torch.no_grad():
             shown = _states(self.wide, packed)
