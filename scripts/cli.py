@@ -8,6 +8,7 @@ light commands answer at once.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import io
 import logging
@@ -78,6 +79,14 @@ def main(argv: list[str] | None = None) -> int:
     os.environ.setdefault("GOMP_SPINCOUNT", "100000")  # threads that spin for long slow a busy two-core machine
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # without a GPU it says so wherever it is imported
     try:
+        return run(name, rest)
+    finally:
+        leave_processes()
+
+
+def run(name: str, rest: list[str]) -> int:
+    """The command's exit status; 2 after one line about bad input."""
+    try:
         return importlib.import_module(f".commands.{name}", __package__).main(rest) or 0
     except InputError as error:
         print(f"claimwise {name}: {error}", file=sys.stderr)
@@ -88,6 +97,17 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"\nclaimwise {name}: stopped; the same command goes on from here", file=sys.stderr)
         return 130
+
+
+def leave_processes() -> None:
+    """Where several processes were launched, ends this one's part while the interpreter still runs: a thread of gloo's
+    that lets go of a tensor later than that aborts the process (pytorch/pytorch#190489)."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not (distributed.is_available() and distributed.is_initialized()):
+        return
+    if distributed.get_world_size() > 1:  # a vLLM in this process has a group of one, and keeps it
+        gc.collect()  # the threads end with the last object that holds their group; a trainer holds it, and is a cycle
+        distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import dataclasses
 import sys
 
 from claimwise.distill.oracle import OracleJudge
+from claimwise.scripts.cli import leave_processes
 from claimwise.trainer import RubricGRPOConfig, run
 from claimwise.trainer.grpo import RubricGRPOTrainer
 from claimwise.verifier import InputError
@@ -48,3 +49,4 @@ def main(folder: str, action: str) -> None:
 
 if __name__ == "__main__":
     main(sys.argv[1], sys.argv[2])
+    leave_processes()

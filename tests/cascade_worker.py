@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 
 from claimwise.distill.oracle import OracleJudge
+from claimwise.scripts.cli import leave_processes
 from claimwise.trainer.cascade import RunCascade
 from claimwise.verifier.cascade import Band
 from conftest import ASSETS
@@ -60,6 +61,11 @@ def trained(folder, per_device, checkpoint=None, calls=CALLS, **settings):
     return trainer, oracle
 
 
-if __name__ == "__main__":
-    trainer, oracle = trained(sys.argv[1], int(sys.argv[2]), max_steps=1)
+def main(folder: str, per_device: int) -> None:
+    trainer, oracle = trained(folder, per_device, max_steps=1)
     print(trainer.accelerator.is_main_process, len(oracle.asked))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
+    leave_processes()

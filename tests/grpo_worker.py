@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 from claimwise.distill.oracle import OracleJudge
+from claimwise.scripts.cli import leave_processes
 from conftest import ASSETS
 from grpo_runs import PLAIN_SGD, make_examples, rubric_trainer, weights_of, write_down, written_completions
 
@@ -44,3 +45,4 @@ def main(out: str, per_device: int) -> None:
 
 if __name__ == "__main__":
     main(sys.argv[1], int(sys.argv[2]))
+    leave_processes()

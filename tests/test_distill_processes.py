@@ -21,7 +21,7 @@ from distilling import assert_same_weights, contents, log_of, settings, write_un
 
 pytestmark = pytest.mark.slow
 
-COMMAND = "-m claimwise.scripts.cli distill"
+COMMAND = f"{Path(__file__).with_name('command_worker.py')} distill"
 
 
 def launch(logs: Path, command: list[str]) -> subprocess.CompletedProcess:
@@ -87,6 +87,7 @@ def test_only_the_main_process_writes_and_shows(apart):
     main, other = screen(apart / "logs", 0), screen(apart / "logs", 1)
     assert main.count("verifier-image: LoRA on 14 projections") == 1 and "distilling verifier-image: 100%" in main
     assert "LoRA on" not in other and "%|" not in other
+    assert "threads left: []" in main and "threads left: []" in other
 
 
 def test_a_broken_run_of_two_goes_on(apart, wanted, tmp_path):

@@ -73,7 +73,7 @@ def test_the_command_in_two_processes(assets, tmp_path):
         "report_to": "none", "sampled_verdicts": 4, "logging_steps": 1, "eval_examples": tmp_path / "held-out.parquet",
         "eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 2, "num_generations_eval": 2,
     }  # fmt: skip
-    command = ["-m", "claimwise.scripts.cli", "train", *(x for k, v in flags.items() for x in (f"--{k}", str(v)))]
+    command = [str(HERE / "command_worker.py"), "train", *(x for k, v in flags.items() for x in (f"--{k}", str(v)))]
     first, second = together(2, *command)
     assert first[0] == second[0] == 0, first[2][-3000:]
     assert (first[1] + second[1]).count("policy after 1 steps of arm prefix") == 1
@@ -81,5 +81,7 @@ def test_the_command_in_two_processes(assets, tmp_path):
     assert len((tmp_path / "run" / "log.jsonl").read_text().splitlines()) == 1
     evaluated = json.loads((tmp_path / "run" / "eval_log.jsonl").read_text())  # one row, whoever evaluated
     assert evaluated["step"] == 1 and evaluated["eval_rubric/VF/missing"] == 0
-    for status, _, error in together(2, *command, "--beta", "0.5"):
+    refused = together(2, *command, "--beta", "0.5")
+    assert all("threads left: []" in end[1] for end in (first, second, *refused))
+    for status, _, error in refused:
         assert status == 2 and "beta (0.0 there, 0.5 now)" in error
