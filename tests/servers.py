@@ -83,6 +83,19 @@ def judge(call: Call, wait_s: float = 0.0, **more: Any) -> Reply:
     return say(json.dumps(one if "criterion" in call.question else {"verdicts": found}), wait_s, **more)
 
 
+class Held:
+    """As `behave`; but after the first `count` calls none is answered before `release`."""
+
+    def __init__(self, behave: Callable[[Call], Reply], count: int):
+        self.behave, self.count, self._released = behave, count, threading.Event()
+        self.release = self._released.set
+
+    def __call__(self, call: Call) -> Reply:
+        if call.number > self.count:
+            assert self._released.wait(120)
+        return self.behave(call)
+
+
 class Server:
     """Runs `behave(call) -> Reply` for every request. `calls` has them in order; `most` were in flight at once."""
 

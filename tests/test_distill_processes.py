@@ -7,10 +7,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import socket
-import subprocess
 import sys
 from pathlib import Path
 
@@ -18,24 +15,11 @@ import pytest
 from claimwise.distill.config import DistillConfig
 from claimwise.distill.run import distill
 from distilling import assert_same_weights, contents, log_of, settings, write_uneven
+from launches import launch
 
 pytestmark = pytest.mark.slow
 
 COMMAND = f"{Path(__file__).with_name('command_worker.py')} distill"
-
-
-def launch(logs: Path, command: list[str]) -> subprocess.CompletedProcess:
-    """Two processes; what each writes to its screen comes to lie under `logs`."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    launcher = ["--multi_gpu", "--num_processes=2", "--num_machines=1", "--mixed_precision=no", "--dynamo_backend=no"]
-    launcher += [f"--main_process_port={port}", "--tee=3", f"--log_dir={logs}"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HOME": str(logs / "home")}
-    return subprocess.run(
-        [sys.executable, "-m", "accelerate.commands.launch", *launcher, *command],
-        env=environment, capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
 
 
 def flags(values: dict) -> list[str]:

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import grpo_worker
@@ -14,25 +10,9 @@ import pytest
 import torch
 from claimwise.verifier.tables import write_examples
 from grpo_runs import make_examples, policy
+from launches import together
 
 HERE = Path(__file__).parent
-
-
-def together(processes, *command):
-    """The command once per process, as torchrun starts it; (exit status, stdout, stderr) of each."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    common = {"WORLD_SIZE": processes, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": 1}
-    common |= {"ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": HERE}
-    started = []
-    for rank in range(processes):
-        own = {**common, "RANK": rank, "LOCAL_RANK": rank}
-        environment = {**os.environ, **{key: str(value) for key, value in own.items()}}
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        started.append(subprocess.Popen([sys.executable, *command], env=environment, **pipes))
-    said = [process.communicate(timeout=300) for process in started]
-    return [(process.returncode, *texts) for process, texts in zip(started, said, strict=True)]
 
 
 @pytest.mark.slow

@@ -23,8 +23,8 @@ from claimwise.verifier.schema import Criterion, Example, Rollout, Verdict
 from claimwise.verifier.settings import parse_settings
 from claimwise.verifier.tables import pair_up, read_examples, read_rollouts, read_verdicts, write_examples
 from grpo_runs import COMMON, logged, make_examples, rubric_trainer
+from launches import together
 from servers import Server, judge, say, status
-from test_grpo_processes import together
 
 IMAGE = OracleJudge("image")
 CRITERIA = tuple(Criterion(f"c{i}", f"criterion {i}", dimension="VF") for i in range(8))
@@ -255,7 +255,7 @@ def test_escalate_while_training(assets, tmp_path, examples):
 def test_two_processes_act_together(tmp_path, action):
     """Both end, neither waits for the other, and both for the same reason."""
     ends = together(2, str(Path(__file__).with_name("alarm_worker.py")), str(tmp_path / "run"), action)
-    assert [end[0] for end in ends] == [0, 0], ends[0][2][-2000:]
+    assert [end[0] for end in ends] == [0, 0], [end[2][-2000:] for end in ends]
     said = [end[1].strip().splitlines()[-1] for end in ends]
     if action == "stop":
         assert said[0] == said[1] and "no longer agrees with the teacher" in said[0]

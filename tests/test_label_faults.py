@@ -13,7 +13,7 @@ from claimwise.scripts.cli import main
 from claimwise.verifier.schema import Criterion
 from claimwise.verifier.tables import read_verdicts
 from labelling import CRITERIA, RESPONSES, TEXTS, ask, command, wrong_then
-from servers import Reply, Server, judge, on_a_tiny_disk, say, status, verdicts_of
+from servers import Held, Reply, Server, judge, on_a_tiny_disk, say, status, verdicts_of
 
 FAULTS = {
     "429 without Retry-After": status(429, "slow down"),
@@ -209,18 +209,19 @@ def test_without_an_image_nothing_is_asked_in_image_mode(tmp_path, capsys):
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
 def test_killed_or_stopped_it_goes_on(how, code, tmp_path):
     """Everything is asked, and nothing twice but what was in flight, as the server sees it."""
-    with Server(lambda call: judge(call, wait_s=0.05)) as server:
+    held = Held(judge, 40)
+    with Server(held) as server:
         run = [sys.executable, "-m", "claimwise.scripts.cli"]
         run += command(tmp_path, server.url, "--max-in-flight", 8, "--export", tmp_path / "v.jsonl", examples=6)
         process = subprocess.Popen(run, stderr=subprocess.PIPE, text=True)
-        while len(server.calls) < 40:
+        while len(server.calls) < 48:
             assert process.poll() is None
             time.sleep(0.01)
         process.send_signal(how)
-        told = process.communicate()[1]
-        assert process.returncode == code and len(server.calls) < 90
+        told = process.communicate(timeout=120)[1]
+        assert process.returncode == code and len(server.calls) == 48
+        held.release()
         assert how == signal.SIGKILL or told.splitlines()[-1].endswith("the same command goes on from here")
-        time.sleep(0.2)
         second = subprocess.run(run, capture_output=True, text=True)
         assert second.returncode == 0, second.stderr
     asked = Counter(json.dumps(call.question) for call in server.calls)

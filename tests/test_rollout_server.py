@@ -18,7 +18,7 @@ from claimwise.scripts.cli import main
 from claimwise.verifier.schema import Criterion, Example
 from claimwise.verifier.tables import load_image, read_examples, read_rollouts, write_examples
 from PIL import Image
-from servers import Call, Server, say, status
+from servers import Call, Held, Server, say, status
 
 QUICK = ["--in-flight", "4"]
 
@@ -111,25 +111,22 @@ def test_killed_at_any_point_it_goes_on(table, tmp_path, capsys):
         assert main(flags(server, table, whole, "--samples", "8")) == 0
     part = tmp_path / "rollouts.jsonl.part"
 
-    def slow(call: Call):
-        reply = answer(call)
-        reply.wait_s = 0.2
-        return reply
-
-    with Server(slow) as server:
+    held = Held(answer, 8)
+    with Server(held) as server:
         argv = [sys.executable, "-m", "claimwise.scripts.cli", *flags(server, table, out, "--samples", "8")]
         process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ})
-        while not (part.exists() and part.read_bytes().count(b"\n") > 6):
+        while not (part.exists() and part.read_bytes().count(b"\n") > 8):
             assert process.poll() is None
             time.sleep(0.02)
         process.send_signal(signal.SIGKILL)
         process.wait()
         asked_before = [identity(call) for call in server.calls]
         kept = part.read_bytes().count(b"\n") - 1
+        held.release()
     with Server(answer) as server:
         assert main(flags(server, table, out, "--samples", "8")) == 0
     asked = [identity(call) for call in server.calls]
-    assert 6 <= kept < 32 and len(asked) == 32 - kept
+    assert kept == 8 and len(asked) == 32 - kept
     assert len(set(asked) & set(asked_before)) <= 4  # those that were in flight
     assert out.read_bytes() == whole.read_bytes() and not part.exists()
 

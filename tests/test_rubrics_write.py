@@ -15,7 +15,7 @@ from claimwise.scripts.cli import main
 from claimwise.verifier.schema import Criterion, Example
 from claimwise.verifier.tables import read_examples, write_examples
 from PIL import Image
-from servers import Reply, Server, say, status
+from servers import Held, Reply, Server, say, status
 
 GOOD = [
     {"title": "Left digit", "text": "Names 3 as the left digit.", "dimension": "VF", "label": "ESSENTIAL", "weight": 5},
@@ -214,23 +214,19 @@ def test_a_wrong_key_costs_one_call_and_the_same_command_goes_on(tmp_path, capsy
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
 def test_killed_or_stopped_it_goes_on(how, code, tmp_path):
     """Everything is asked, and nothing twice but what was in flight, as the server sees it."""
-
-    def slow(call):
-        time.sleep(0.05)
-        return author(call)
-
-    with Server(slow) as server:
+    held = Held(author, 20)
+    with Server(held) as server:
         run = [sys.executable, "-m", "claimwise.scripts.cli"]
         run += command(tmp_path, server.url, "--max-in-flight", 4, count=60)
         process = subprocess.Popen(run, stderr=subprocess.PIPE, text=True)
-        while len(server.calls) < 20:
+        while len(server.calls) < 24:
             assert process.poll() is None
             time.sleep(0.01)
         process.send_signal(how)
-        process.communicate()
-        assert process.returncode == code and len(server.calls) < 60
+        process.communicate(timeout=120)
+        assert process.returncode == code and len(server.calls) == 24
+        held.release()
         assert not (tmp_path / "out" / "examples.parquet").exists()
-        time.sleep(0.2)
         second = subprocess.run(run, capture_output=True, text=True)
         assert second.returncode == 0, second.stderr
     asked = Counter(call.question["question"] for call in server.calls)

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 from claimwise.scripts.cli import main
 from claimwise.scripts.commands import serve
-from claimwise.scripts.commands.serve import _free_port, address_of
+from claimwise.scripts.commands.serve import address_of, free_port
 from claimwise.verifier.errors import InputError
 from safetensors.torch import load_file, save_file
 
@@ -131,7 +131,7 @@ def test_what_it_refuses_is_one_line(assets, tmp_path, capsys, monkeypatch, argv
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0", "::1", "::"])
 def test_a_server_on_any_address_is_reached_from_this_machine(host):
     try:
-        port = _free_port(host, 0)
+        port = free_port(host, 0)
     except InputError:
         pytest.skip(f"this machine has no {host}")
     assert 10_000 <= port < 32_768  # not one that a connection out may be given while vLLM loads
@@ -204,7 +204,7 @@ def test_it_stops_with_all_that_it_started(assets, tmp_path, name):
     assert "--lora-modules" in (tmp_path / "flags").read_text()
 
 
-@pytest.mark.parametrize("stage", ["_free_port", "TemporaryDirectory", "command_line", "Popen", "_wait", "_end"])
+@pytest.mark.parametrize("stage", ["free_port", "TemporaryDirectory", "command_line", "Popen", "_wait", "_end"])
 def test_stop_signals_at_any_stage_are_one_stop(assets, tmp_path, capfd, monkeypatch, handlers, stage):
     """Two that come at once, before and after a stage's work."""
     (tmp_path / "tmp").mkdir()
@@ -282,8 +282,8 @@ def test_a_port_is_taken_from_the_moment_a_server_binds_it(host, option, listens
             other.listen()
         port = other.getsockname()[1]
         with pytest.raises(InputError, match=f"cannot listen on 127.0.0.1:{port} .*Address already in use"):
-            _free_port("127.0.0.1", port)
-    assert _free_port("127.0.0.1", port) == port
+            free_port("127.0.0.1", port)
+    assert free_port("127.0.0.1", port) == port
 
 
 def test_connections_that_a_server_left_do_not_take_its_port():
@@ -293,8 +293,8 @@ def test_connections_that_a_server_left_do_not_take_its_port():
         at_server, _ = server.accept()
     with client:
         with at_server:
-            assert _free_port("127.0.0.1", port) == port  # open yet
-        assert client.recv(1) == b"" and _free_port("127.0.0.1", port) == port  # closed by the server
+            assert free_port("127.0.0.1", port) == port  # open yet
+        assert client.recv(1) == b"" and free_port("127.0.0.1", port) == port  # closed by the server
     with socket.socket() as plain, pytest.raises(OSError, match="in use"):  # TIME_WAIT
         plain.bind(("127.0.0.1", port))
-    assert _free_port("127.0.0.1", port) == port
+    assert free_port("127.0.0.1", port) == port

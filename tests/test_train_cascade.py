@@ -16,7 +16,7 @@ from claimwise.verifier import InputError
 from claimwise.verifier.cascade import Band
 from claimwise.verifier.tables import read_verdicts, write_examples
 from grpo_runs import COMMON, logged, make_examples, rubric_trainer, weights_of
-from test_grpo_processes import together
+from launches import together
 
 SAVED = {"max_steps": 4, "save_strategy": "steps", "save_steps": 1}
 
@@ -69,7 +69,7 @@ def test_two_processes_have_one_budget(tmp_path):
     _, oracle = trained(tmp_path / "one", 8, max_steps=1)
     script = str(Path(__file__).with_name("cascade_worker.py"))
     ends = together(2, script, str(tmp_path / "two"), "4")
-    assert [end[0] for end in ends] == [0, 0], ends[0][2][-2000:]
+    assert [end[0] for end in ends] == [0, 0], [end[2][-2000:] for end in ends]
     assert [end[1].split()[-2:] for end in ends] == [["True", str(len(oracle.asked))], ["False", "0"]]
     one, two = (rows(tmp_path / name / "cascade.jsonl") for name in ("one", "two"))
     assert {row["key"] for row in one} == {row["key"] for row in two} and len(one) == len(two) == len(oracle.asked)

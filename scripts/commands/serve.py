@@ -67,7 +67,7 @@ def main(argv: list[str]) -> int:
         for name in STOPS:
             if name != signal.SIGHUP or before[name] != signal.SIG_IGN:  # under nohup it outlives the terminal
                 signal.signal(name, stops)
-        args.port = _free_port(args.host, args.port)
+        args.port = free_port(args.host, args.port)
         with _hold(args.host, args.port), TemporaryDirectory() as scratch:
             return _serve(args, card, stops, scratch)
     except _Stop:
@@ -131,13 +131,13 @@ def _require_vllm(python: str | None) -> None:
         )
 
 
-def _free_port(host: str, port: int) -> int:
+def free_port(host: str, port: int) -> int:
     """A port that vLLM can have: `port`, or any where that is 0. Raises InputError where another has bound it, though it
     may not listen yet: a vLLM that loads does not for minutes."""
     if port == 0:
         for quiet in random.sample(QUIET_PORTS, 20):
             with suppress(InputError):
-                return _free_port(host, quiet)
+                return free_port(host, quiet)
     try:
         family, kind, _, _, (address, _, *more) = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as probe:
