@@ -100,11 +100,12 @@ class Decoder:
         self.packed = packed = model.pack(trees).to(self.backbone.device)
         device = packed.segment.device
         count = max(len(tree.branches) for tree in trees)
-        ends = torch.zeros(len(trees), count, dtype=torch.long)  # last token of each branch; unused branches: token 0
-        for row, (tree, starts) in enumerate(zip(trees, packed.starts, strict=True)):
-            for k, (start, branch) in enumerate(zip(starts, tree.branches, strict=True)):
-                ends[row, k] = start + len(branch) - 1
-        self.ends = ends.to(device)
+        ends = [  # last token of each branch; unused branches: token 0
+            [start + len(branch) - 1 for start, branch in zip(starts, tree.branches, strict=True)]
+            + [0] * (count - len(tree.branches))
+            for tree, starts in zip(trees, packed.starts, strict=True)
+        ]
+        self.ends = torch.tensor(ends, dtype=torch.long, device=device)
         self.number = torch.arange(1, count + 1, device=device)  # the segment of branch k
         visible = (packed.segment[:, None, :] == PREFIX_SEGMENT) | (
             packed.segment[:, None, :] == self.number[None, :, None]

@@ -70,24 +70,26 @@ def pack(trees: Sequence[Tree], image_id: int, pad_id: int, rope_index: Callable
     """One padded batch. `rope_index` is the model's `get_rope_index`: Qwen2.5-VL and Qwen3-VL order M-RoPE
     differently, so the positions of the prefix are the model's own; each branch goes on from the prefix's last."""
     length = max(map(len, trees))
-    ids = torch.full((len(trees), length), pad_id)
-    segment = torch.full((len(trees), length), PAD_SEGMENT)
-    starts: list[list[int]] = []
-    for row, tree in enumerate(trees):
-        position, row_starts = len(tree.prefix), []
-        ids[row, :position] = torch.tensor(tree.prefix)
-        segment[row, :position] = PREFIX_SEGMENT
+    ids, segments, offsets, starts = [], [], [], []
+    for tree in trees:
+        row_ids, row_starts = list(tree.prefix), []
+        row_segments, row_offsets = [PREFIX_SEGMENT] * len(row_ids), [0] * len(row_ids)
         for number, branch in enumerate(tree.branches, start=1):
-            row_starts.append(position)
-            ids[row, position : position + len(branch)] = torch.tensor(branch)
-            segment[row, position : position + len(branch)] = number
-            position += len(branch)
+            row_starts.append(len(row_ids))
+            row_ids += branch
+            row_segments += [number] * len(branch)
+            row_offsets += range(1, len(branch) + 1)
+        padding = length - len(row_ids)
+        ids.append(row_ids + [pad_id] * padding)
+        segments.append(row_segments + [PAD_SEGMENT] * padding)
+        offsets.append(row_offsets + [0] * padding)
         starts.append(row_starts)
+    ids_bl, segment_bl, offset_bl = (torch.tensor(rows, dtype=torch.long) for rows in (ids, segments, offsets))
     vision = _vision(trees)
     if vision:
-        vision["mm_token_type_ids"] = (ids == image_id).int()
-    positions = _positions(trees, ids, segment, starts, vision, rope_index)
-    return Packed(ids, segment, positions, starts, vision)
+        vision["mm_token_type_ids"] = (ids_bl == image_id).int()
+    positions = _positions(ids_bl, segment_bl, offset_bl, max(len(tree.prefix) for tree in trees), vision, rope_index)
+    return Packed(ids_bl, segment_bl, positions, starts, vision)
 
 
 def _vision(trees: Sequence[Tree]) -> dict[str, torch.Tensor]:
@@ -96,23 +98,20 @@ def _vision(trees: Sequence[Tree]) -> dict[str, torch.Tensor]:
     return {"pixel_values": torch.cat(pixels), "image_grid_thw": torch.cat(grids)} if pixels else {}
 
 
-def _positions(trees, ids, segment, starts, vision, rope_index) -> torch.Tensor:
-    """(3, B, L): the prefix as the model counts it, every branch from one past the prefix's highest position."""
-    prefix_length = max(len(tree.prefix) for tree in trees)
+def _positions(ids_bl, segment_bl, offset_bl, prefix_length: int, vision, rope_index) -> torch.Tensor:
+    """(3, B, L): the prefix as the model counts it; the nth token of every branch is n past the prefix's highest."""
+    real_bl = segment_bl[:, :prefix_length] == PREFIX_SEGMENT
     if vision:
         positions, _ = rope_index(
-            input_ids=ids[:, :prefix_length],
+            input_ids=ids_bl[:, :prefix_length],
             mm_token_type_ids=vision["mm_token_type_ids"][:, :prefix_length],
             image_grid_thw=vision["image_grid_thw"],
-            attention_mask=(segment[:, :prefix_length] == PREFIX_SEGMENT).long(),
+            attention_mask=real_bl.long(),
         )
     else:
-        positions = torch.arange(prefix_length).expand(3, len(trees), -1)
-    out = torch.zeros(3, *ids.shape, dtype=torch.long)
-    for row, tree in enumerate(trees):
-        size = len(tree.prefix)
-        out[:, row, :size] = positions[:, row, :size]
-        following = int(positions[:, row, :size].max()) + 1 if size else 0
-        for start, branch in zip(starts[row], tree.branches, strict=True):
-            out[:, row, start : start + len(branch)] = torch.arange(following, following + len(branch))
+        positions = torch.arange(prefix_length).expand(3, len(ids_bl), -1)
+    highest_b = positions.masked_fill(~real_bl, -1).amax((0, 2)) if prefix_length else torch.full((len(ids_bl),), -1)
+    out = (highest_b[:, None] + offset_bl) * (segment_bl > PREFIX_SEGMENT)
+    out = out.expand(3, -1, -1).clone()
+    out[:, :, :prefix_length] = torch.where(real_bl, positions, out[:, :, :prefix_length])
     return out
