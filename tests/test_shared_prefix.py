@@ -63,7 +63,7 @@ def test_rows_fed_one_at_a_time_equal_rows_fed_together(base, family, monkeypatc
     with watched(base) as fed:
         together = base_judge(base, "image", "base", readings=True).judge(family)
     assert [rows for rows, *_ in fed.packs] == [12]
-    monkeypatch.setattr(judge_module, "CPU_BATCH_VALUES", 1)
+    monkeypatch.setattr(judge_module, "CPU_BATCH_TOKENS", 1)
     with watched(base) as fed:
         one_at_a_time = base_judge(base, "image", "base", readings=True).judge(family)
     assert [rows for rows, *_ in fed.packs] == [1] * 12
