@@ -78,10 +78,9 @@ def main(argv: list[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     os.environ.setdefault("GOMP_SPINCOUNT", "100000")  # threads that spin for long slow a busy two-core machine
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # without a GPU it says so wherever it is imported
-    try:
-        return run(name, rest)
-    finally:
-        leave_processes()
+    status = run(name, rest)
+    leave_processes()
+    return status
 
 
 def run(name: str, rest: list[str]) -> int:
@@ -100,12 +99,13 @@ def run(name: str, rest: list[str]) -> int:
 
 
 def leave_processes() -> None:
-    """Where several processes were launched, ends this one's part while the interpreter still runs: a thread of gloo's
-    that lets go of a tensor later than that aborts the process (pytorch/pytorch#190489)."""
+    """Where several processes were launched on CPUs, ends this one's part while the interpreter still runs: a thread of
+    gloo's that lets go of a tensor later than that aborts the process (pytorch/pytorch#190489). NCCL has no such threads,
+    and a process that leaves it before the others may wait for them."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not (distributed.is_available() and distributed.is_initialized()):
         return
-    if distributed.get_world_size() > 1:  # a vLLM in this process has a group of one, and keeps it
+    if distributed.get_world_size() > 1 and distributed.get_backend() == "gloo":  # of one: a vLLM in this process
         gc.collect()  # the threads end with the last object that holds their group; a trainer holds it, and is a cycle
         distributed.destroy_process_group()
 
