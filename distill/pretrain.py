@@ -8,8 +8,8 @@ and responses, worded otherwise than the verifier's criteria and under another s
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from PIL import Image
@@ -44,6 +44,7 @@ class Stage:
     reasoning: int = 0  # trees with the two claims about reasoning alone
     stepwise: int = 0  # the same, with the digits asked one by one beside them
     misread: float = 0.0  # share of the digits that the answers read wrong
+    mistaken: Mapping[int, int] = field(default_factory=dict)  # what a digit is then read as; the others as any
     readings: int = 0  # glances in the words of the answers
 
 
@@ -74,11 +75,19 @@ def shaken_example(rng: random.Random, part: str, grid: Grid = TWO) -> Example:
 
 
 def answer_task(
-    model: VisionLanguageModel, rng: random.Random, misread: float = 0.0, grid: Grid = TWO
+    model: VisionLanguageModel,
+    rng: random.Random,
+    misread: float = 0.0,
+    grid: Grid = TWO,
+    mistaken: Mapping[int, int] | None = None,
 ) -> tuple[Tree, list[Target]]:
-    """Question and picture to a response; a share of the digits is read wrong, and the mistake carried through."""
-    example = shaken_example(rng, "train", grid)
-    told = [digits.other_digit(rng, d) if rng.random() < misread else d for d in digits.truth_of(example)]
+    """Question and picture to a response; a share of the digits is read wrong, as `mistaken` says or as any other, and
+    the mistake carried through."""
+    example, mistaken = shaken_example(rng, "train", grid), mistaken or {}
+    told = [
+        (mistaken[d] if d in mistaken else digits.other_digit(rng, d)) if rng.random() < misread else d
+        for d in digits.truth_of(example)
+    ]
     response = digits.respond(rng, told, digits.asked_line(example.question))
     tokenizer = model.processor.tokenizer
     content = [{"type": "image"}, {"type": "text", "text": example.question}]
@@ -269,7 +278,7 @@ def batches(model: VisionLanguageModel, seed: int, stages: Sequence[Stage], grid
         for _ in range(stage.steps):
             glances = [glance_task(model, rng, grid) for _ in range(stage.glances)]
             readings = [glance_task(model, rng, grid, worded=True) for _ in range(stage.readings)]
-            answers = [answer_task(model, rng, stage.misread, grid) for _ in range(stage.answers)]
+            answers = [answer_task(model, rng, stage.misread, grid, stage.mistaken) for _ in range(stage.answers)]
             claims = [
                 claim_task(model, rng, stage.branches, stage.image_share, stage.hard) for _ in range(stage.claims)
             ]

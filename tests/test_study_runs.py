@@ -12,16 +12,18 @@ import torch
 from claimwise.distill.digits import asked_line, gold, make_example, respond, truth_of
 from claimwise.distill.grids import THREE
 from claimwise.distill.pretrain import Stage
+from claimwise.distill.rollouts import sample
 from claimwise.distill.sampling import Sampler
 from claimwise.scripts import cli
 from claimwise.scripts.quickstart_data import recipe
 from claimwise.scripts.studies import worlds as study_worlds
 from claimwise.scripts.studies.metrics import measure
 from claimwise.scripts.studies.runs import Meter, pictures, systematic
-from claimwise.scripts.studies.settings import Cell, StudySettings, numbers, quick, read_settings
+from claimwise.scripts.studies.settings import SWAPPING, Cell, StudySettings, numbers, quick, read_settings
 from claimwise.trainer import RubricGRPOConfig
 from claimwise.verifier.errors import InputError
 from claimwise.verifier.model import load_model
+from claimwise.verifier.tables import pair_up
 
 READ = "The {} digit is {}. "
 PLACES = ("top-left", "top-right", "bottom-left", "bottom-right")
@@ -218,6 +220,27 @@ def test_a_study_of_two_worlds_makes_the_policy_that_is_not_shipped_once(tmp_pat
     assert again["points"] == runs["3x3_prefix_oracle_paper_plain_seed0.json"]
     study_worlds.make_policy(tmp_path / "again", THREE)
     assert (tmp_path / "again" / "model.safetensors").read_bytes() == weights  # by its seed alone
+
+
+@pytest.mark.slow
+def test_the_swapping_policy_errs_as_the_annotator_does(tmp_path):
+    """As often as the shipped one; but what it then reads for a 4 or a 9 is the other three times as often."""
+    start = study_worlds.start_policies([SWAPPING], tmp_path)[SWAPPING]
+    examples, found = pictures("validation", 60, "swapping"), {}
+    for folder in (start, str(study_worlds.POLICY)):
+        model = load_model(folder, dtype=torch.float32)
+        pairs = pair_up(examples, sample(model, examples, 2, max_new_tokens=64))
+        found[folder] = measure([(example, rollout.response) for example, rollout in pairs])
+    swapping, shipped = found.values()
+    for row in (swapping, shipped):
+        assert 0.5 < row["4 and 9 right"] < 0.75 and 0.5 < row["other digits right"] < 0.75
+    assert swapping["4 and 9 swapped"] > 0.12 and shipped["4 and 9 swapped"] < 0.08
+
+
+def test_the_recipes_on_blindness_differ_in_the_start_policy_alone():
+    one, other = (read_settings(Path(recipe(f"study-judges{end}.yaml")), None, "study") for end in ("", "-swapping"))
+    assert (one.worlds, other.worlds) == (["2x2"], [SWAPPING])
+    assert replace(other, worlds=one.worlds) == one
 
 
 def test_a_verifier_judges_no_pictures_of_nine():

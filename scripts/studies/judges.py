@@ -13,9 +13,12 @@ from .arms import make_parser, study
 EXAMPLE = """example:
   claimwise study judges --out runs/study-judges --verifier-image runs/quickstart/verifier-image \\
       --verifier-text runs/quickstart/verifier-text --jobs 2
+  claimwise study judges --config scripts/recipes/study-judges-swapping.yaml --out runs/study-judges-swapping \\
+      --verifier-image runs/quickstart/verifier-image --verifier-text runs/quickstart/verifier-text --jobs 2
 
 The criteria say 9 for every 4 and 4 for every 9. The verifiers must not have been distilled on such criteria: a
-quickstart's have not. The recipe (scripts/recipes/study-judges.yaml) states settings and contrasts before the runs."""
+quickstart's have not. The recipe (scripts/recipes/study-judges.yaml) states settings and contrasts before the runs.
+The second one starts from a policy that errs as this annotator does."""
 
 
 def main(argv: list[str]) -> int:

@@ -22,7 +22,7 @@ from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 from transformers.trainer_utils import set_seed
 
 from ...distill.digits import make_example
-from ...distill.grids import TWO, WORLDS, Grid
+from ...distill.grids import TWO, Grid
 from ...distill.oracle import OracleJudge
 from ...distill.sampling import Prompt, Sampler
 from ...trainer.config import RubricGRPOConfig
@@ -35,7 +35,7 @@ from ...verifier.schema import Example, Mode
 from ...verifier.settings import parse_settings
 from ..quickstart_data import recipe
 from .metrics import CONFUSED, measure
-from .settings import Cell, StudySettings
+from .settings import WORLDS, Cell, StudySettings
 
 MAX_TOKENS = {"3x3": 96}  # of a response, where the GRPO recipe, which is for 2x2, allows too few
 BATCH = 100  # responses that are sampled together when measuring

@@ -13,12 +13,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...distill.grids import WORLDS
+from ...distill.grids import TWO
+from ...distill.grids import WORLDS as GRIDS
 from ...trainer.credit import ARMS, resolve_budget
 from ...verifier.errors import InputError
 from .metrics import METRICS
 
 COMPARED = {"arm": "arms", "judge": "judges"}  # what contrasts name -> the setting that lists its values
+SWAPPING = "2x2-swapping"  # its start policy reads 4 and 9 wrong the way in which the systematic annotator does
+WORLDS = {**GRIDS, SWAPPING: TWO}
 ANNOTATORS = ("clean", "systematic")
 JUDGES = ("oracle", "image", "text")
 
@@ -54,7 +57,7 @@ class StudySettings:
     match_rms: list[bool] = field(metadata={"help": "whether advantages are divided by their RMS"})
     metrics: list[str] = field(metadata={"help": "the outcomes that are compared"})
     contrasts: list[str] = field(metadata={"help": 'pairs "A - B" of what is compared'})
-    worlds: list[str] = field(default_factory=lambda: ["2x2"], metadata={"help": "2x2, 3x3"})
+    worlds: list[str] = field(default_factory=lambda: ["2x2"], metadata={"help": ", ".join(WORLDS)})
     annotator: str = field(default="clean", metadata={"help": "who wrote the criteria: clean, or systematic"})
     recipe: str = field(
         default="grpo-digits.yaml", metadata={"help": "GRPO recipe of all runs: a shipped one or a file"}
@@ -75,7 +78,7 @@ class StudySettings:
             for value in getattr(self, key):
                 if value not in known:
                     raise InputError(f"{key}: {value!r} is unknown; known are {', '.join(known)}")
-        if set(self.worlds) - {"2x2"} and set(self.judges) - {"oracle"}:
+        if any(WORLDS[world] is not TWO for world in self.worlds) and set(self.judges) - {"oracle"}:
             raise InputError("judges: the verifiers know 2x2 pictures alone; give another world the judge oracle alone")
         for key, known in {"compare": COMPARED, "annotator": ANNOTATORS}.items():
             if getattr(self, key) not in known:

@@ -1,7 +1,8 @@
 """The policies from which the runs of a study start, one for each world.
 
 In: the names of the worlds, and the study's folder. Out: the folder of each start policy: the shipped one for 2x2; for
-3x3 one that is made here from scratch, once, in about five minutes, and kept in the study's folder.
+the others one that is made once and kept in the study's folder: for 3x3 from scratch, in about five minutes; for
+2x2-swapping from the shipped one, in seconds.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from tqdm import tqdm
 
 from ...distill import tiny
 from ...distill.fitting import fit
-from ...distill.grids import WORLDS, Grid
+from ...distill.grids import TWO, Grid
 from ...distill.pretrain import Stage, batches, count
-from ...verifier.model import VisionLanguageModel
+from ...verifier.model import VisionLanguageModel, load_model
 from ..make_digits import save
+from .metrics import CONFUSED
+from .settings import SWAPPING, WORLDS
 
 POLICY = resources.files("claimwise.distill") / "assets" / "policy"
 SHIPPED = "2x2"
@@ -31,6 +34,7 @@ STAGES = (
     Stage(500, glances=0, readings=4, answers=16, probes=0, claims=0, misread=0.15),
 )
 NOISY_STAGES = (Stage(12, glances=0, answers=16, probes=0, claims=0, misread=0.35),)
+SWAPPING_STAGES = (Stage(60, glances=0, answers=32, probes=0, claims=0, misread=0.35, mistaken=CONFUSED),)
 
 
 def start_policies(worlds: Iterable[str], out: Path) -> dict[str, str]:
@@ -42,9 +46,20 @@ def _made(world: str, out: Path) -> Path:
     folder, part = out / f"policy-{world}", out / f"policy-{world}.part"
     if not folder.is_dir():
         shutil.rmtree(part, ignore_errors=True)
-        make_policy(part, WORLDS[world])
+        if world == SWAPPING:
+            make_swapping(part)
+        else:
+            make_policy(part, WORLDS[world])
         part.rename(folder)
     return folder
+
+
+def make_swapping(folder: Path) -> None:
+    """The shipped policy, shown answers that take every misread 4 for a 9 and 9 for a 4, until half of its own do."""
+    model = load_model(str(POLICY), dtype=torch.float32)
+    with tqdm(total=count(SWAPPING_STAGES), desc="start policy", unit="step") as bar:
+        _fit(model, SWAPPING_STAGES, SEED + 2, 1e-3, TWO, bar)
+    save(model, folder)
 
 
 def make_policy(folder: Path, grid: Grid) -> None:
