@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -126,6 +127,15 @@ def test_what_it_refuses_is_one_line(assets, tmp_path, capsys, monkeypatch, argv
     started = "does not serve" in told or "ended with" in told
     assert [f.exists() for f in (tmp_path / "flags", tmp_path / "failing/flags")].count(True) == started
     assert not _alive(tmp_path)
+
+
+def test_processes_with_one_seed_get_ports_of_their_own():
+    """A trainer seeds `random`; two that did would else meet at one port."""
+    ports = set()
+    for _ in range(3):
+        random.seed(42)
+        ports.add(free_port("127.0.0.1", 0))
+    assert len(ports) > 1
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0", "::1", "::"])

@@ -135,7 +135,7 @@ def free_port(host: str, port: int) -> int:
     """A port that vLLM can have: `port`, or any where that is 0. Raises InputError where another has bound it, though it
     may not listen yet: a vLLM that loads does not for minutes."""
     if port == 0:
-        for quiet in random.sample(QUIET_PORTS, 20):
+        for quiet in random.SystemRandom().sample(QUIET_PORTS, 20):  # seeded alike, `random` itself draws alike
             with suppress(InputError):
                 return free_port(host, quiet)
     try:
