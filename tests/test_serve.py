@@ -263,8 +263,7 @@ def test_it_outlives_its_terminal_under_nohup(assets, tmp_path, capfd, monkeypat
 @pytest.mark.slow
 def test_two_on_one_port(assets, tmp_path, capsys):
     """The first does not listen yet, nor has it bound the port, and is not disturbed."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
+    port = str(free_port("127.0.0.1", 0))
     first = started(assets, tmp_path, stub(tmp_path), port)
     until(lambda: _alive(tmp_path))
     (tmp_path / "second").mkdir()
